@@ -1,0 +1,1 @@
+"""The command line, and the processes it starts and looks after on this machine."""

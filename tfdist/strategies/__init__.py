@@ -1,0 +1,1 @@
+"""Custom `tf.distribute` strategies and the protocol by which their steps survive lost workers."""

@@ -1,0 +1,87 @@
+"""`ElasticMultiWorkerMirroredStrategy`: synchronous training whose workers may come and go."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist import keras_internals, runtime
+from tfdist.collectives.tensorflow_runtime import TensorFlowCollectives
+from tfdist.membership.options import MembershipOptions
+from tfdist.strategies.calls import KerasCalls
+from tfdist.strategies.extended import ElasticExtended
+from tfdist.strategies.group import ElasticGroup
+from tfdist.strategies.inputs import StepInputs
+from tfdist.strategies.joining import open_session, resolver_of
+from tfdist.versions import check_versions
+
+
+class ElasticMultiWorkerMirroredStrategy(runtime.StrategyBase):
+    """A `tf.distribute.MultiWorkerMirroredStrategy` for Keras 3 that survives lost workers.
+
+    With `tfdist.callbacks.ElasticTraining` in `fit`, workers may be killed, freeze, join and leave; the weights are those of
+    plain single-process training over the same global batches. Without TF_CONFIG it is a strategy for the local devices.
+
+    Args:
+        cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`; default: TF_CONFIG.
+        communication_options: `tf.distribute.experimental.CommunicationOptions`.
+        min_workers: below it the survivors wait for others, state in memory (default 1, or TFDIST_MIN_WORKERS).
+        max_workers: no more are admitted (default: no bound, or TFDIST_MAX_WORKERS).
+        membership: `tfdist.MembershipOptions`.
+        gradient_compression: not available yet; must be None.
+        communication: "auto" or "tensorflow".
+
+    Raises:
+        ConfigError: TF_CONFIG, an option or the store is wrong; the message names field, value and remedy.
+        ClaimedError: another living process has the same task.
+    """
+
+    def __init__(
+        self,
+        cluster_resolver: Any = None,
+        communication_options: Any = None,
+        *,
+        min_workers: int | None = None,
+        max_workers: int | None = None,
+        membership: MembershipOptions | None = None,
+        gradient_compression: Any = None,
+        communication: str = "auto",
+    ):
+        check_versions()
+        keras_internals.install()
+        runtime.switch_off_coordination_service()
+        connect, config = open_session(
+            cluster_resolver, min_workers, max_workers, membership, gradient_compression, communication, os.environ
+        )
+        extended = ElasticExtended(self, resolver_of(config), communication_options or runtime.Options())
+        tf.distribute.Strategy.__init__(self, extended)
+        devices = len(extended.worker_devices)
+        self.group = ElasticGroup(
+            None if connect is None else lambda: connect(devices), TensorFlowCollectives(extended), devices
+        )
+        self.keras_calls = KerasCalls(self.group, StepInputs(devices))
+        extended.attach(self.group, self.keras_calls)
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker is the lowest living task: the one that writes files."""
+        return self.group.is_chief
+
+    def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        return super().run(self.extended.as_step(fn), args, kwargs, options)
+
+    def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
+        """As TensorFlow's, for structures, too (Keras 3 passes a whole batch), and for scalars with any `axis`."""
+        if isinstance(value, (tuple, list, dict)):
+            return tf.nest.map_structure(lambda v: self.experimental_local_results(v)[0], value)
+        if self.extended.in_keras:
+            return self.experimental_local_results(value)[0]
+        if self.experimental_local_results(value)[0].shape.rank == 0:
+            axis = None
+        return super().reduce(reduce_op, value, axis)
+
+    def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        feed = self.keras_calls.distribute(dataset)
+        return super().experimental_distribute_dataset(dataset, options) if feed is None else feed

@@ -1,0 +1,136 @@
+"""The wrapped train and test functions of a Keras model: each step is done until it is committed, by all, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tfdist.errors import MemberLostError
+from tfdist.observe.events import emit
+from tfdist.observe.points import reach
+from tfdist.strategies.feeds import BatchFeed, DistributedFeed, FeedIterator
+from tfdist.strategies.inputs import Part
+from tfdist.strategies.state import ModelState
+from tfdist.strategies.step import CONTROL, NotDeferrable, StepRecord
+
+if TYPE_CHECKING:
+    from tfdist.strategies.calls import KerasCalls
+
+
+class ElasticFunction:
+    """Takes the place of `model.train_function` or `model.test_function`."""
+
+    def __init__(self, kind: str, model: Any, function: Callable[..., Any], calls: KerasCalls):
+        self.kind, self.model, self.function, self.calls = kind, model, function, calls
+        self.record = StepRecord()
+        self.traced = False
+        self.last_control: list[float] = []
+
+    def __call__(self, iterator: Any) -> Any:
+        if not isinstance(iterator, FeedIterator):  # train_on_batch: the global batch, the same on all members
+            iterator = iter(DistributedFeed(BatchFeed(next(iter(iterator)))))
+            self.calls.ensure_member(self.model)
+            return self.step(iterator)
+        logs = None
+        for done in range(self.model.steps_per_execution):
+            try:
+                logs = self.step(iterator)
+            except StopIteration:
+                if done == 0:
+                    raise
+                break
+        return logs
+
+    def step(self, iterator: FeedIterator) -> Any:
+        """One global step; returns its agreed logs.
+
+        Raises:
+            StopIteration: the pass over the data has ended, or all members agreed to stop.
+        """
+        calls, group = self.calls, self.calls.group
+        progress, state = group.progress, calls.state
+        state.install_pending()
+        rows = iterator.feed.rows(iterator.data_pass, iterator.step)
+        if self.kind == "train":
+            calls.boundary(iterator)
+        goal = progress.clock + 1
+        facts = {"step": progress.committed, "epoch": progress.epoch, "phase": calls.phase}
+        reach("step_begin", **facts)
+        while progress.clock < goal:
+            handles: list[Any] = []
+            try:
+                parts = group.parts(rows)
+                batch = iterator.read(parts)
+                handles = state.handles(self.record.rollback.values() if self.traced else state.variables())
+                with group.computing():
+                    logs = self.run(batch, parts)
+            except NotDeferrable as error:
+                state.put_back(handles)
+                self._make_immediate(error)
+                continue
+            except (tf.errors.OpError, MemberLostError) as error:
+                state.put_back(handles)
+                if not isinstance(error, MemberLostError) and not group.collectives.is_loss(error):
+                    raise
+                calls.recover(error)
+                continue
+            self._commit(iterator, logs, goal)
+            iterator.hint(parts)
+        iterator.advance()
+        reach("step_end", **facts)
+        return progress.logs
+
+    def run(self, batch: Any, parts: list[Part]) -> Any:
+        """Executes the step once on these rows; nothing is committed."""
+        calls = self.calls
+        calls.inputs.set(parts, calls.requests())
+        with calls.running(self):
+            logs = self.function([batch])
+        self._note_traced()
+        if self.kind == "train" and isinstance(logs, dict):
+            self.last_control = logs.pop(CONTROL).numpy().tolist()
+        return logs
+
+    def _make_immediate(self, error: NotDeferrable) -> None:
+        self.record.deferred, self.record.why_immediate = False, str(error)
+        self.function = self.calls.make_function(self.kind, self.model)  # a trace that failed can't create variables
+
+    def _note_traced(self) -> None:
+        if not self.traced:
+            self.traced = True
+            if not self.record.deferred and self.record.why_immediate:
+                emit("immediate", f"{self.kind} step is reduced at each update: {self.record.why_immediate}")
+                for variable in self.calls.state.variables():
+                    self.record.rollback[id(variable)] = variable
+
+    def _commit(self, iterator: FeedIterator, logs: Any, goal: int) -> None:
+        progress = self.calls.group.progress
+        progress.logs, progress.clock = logs, goal
+        if self.kind == "train":
+            progress.committed += 1
+            progress.step += 1
+            progress.data_pass, progress.data_step = iterator.data_pass, iterator.step + 1
+        self.calls.committed(self.kind)
+
+    def warm_up(self, iterator: FeedIterator) -> None:
+        """Compiles the step in a group of one's own, on rows whose effect is discarded.
+
+        Two numbers of rows, so that the trace does not depend on it and no change of the roster traces again.
+        """
+        state: ModelState = self.calls.state
+        rows = iterator.feed.rows(iterator.data_pass, iterator.step)
+        replicas = self.calls.group.devices
+        for count in dict.fromkeys((min(rows, 2), min(rows, 3))):
+            parts = [Part(i * count, (i + 1) * count, replicas * count) for i in range(replicas)]
+            batch = iterator.read([Part(0, count, rows) for _ in range(replicas)])
+            while True:
+                handles = state.handles(state.variables())
+                try:
+                    self.run(batch, parts)
+                    break
+                except NotDeferrable as error:
+                    self._make_immediate(error)
+                finally:
+                    state.put_back(handles)

@@ -1,0 +1,241 @@
+"""The members that compute together, and how they come to be a group again after a change.
+
+`settle` is the one way from one roster to the next, whatever the reason: agree on a roster in the store, form the group, meet,
+bring those behind up to the most advanced member, compare digests. Anything that goes wrong on the way starts it again
+with the next roster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from tfdist.collectives.contract import Collectives
+from tfdist.data.shares import shares
+from tfdist.errors import IncompatibleError, MemberLostError, StateLostError, TransferError
+from tfdist.membership.roster import Member, Roster
+from tfdist.membership.session import Session
+from tfdist.observe.events import emit
+from tfdist.observe.points import reach
+from tfdist.strategies.inputs import Part
+from tfdist.strategies.progress import Progress
+
+MEET_SECONDS = 24 * 3600.0  # a member in user code for long is waited for (and shown as such), not given up
+TRANSFER_SECONDS = 3600.0
+ALONE = 1 << 24  # generation of a group of one's own, to compile in: no roster gets that far
+
+
+class State(Protocol):
+    """What `settle` needs of the state under training (see `strategies.state.ModelState`)."""
+
+    def digest(self) -> int: ...
+    def outgoing(self) -> tuple[dict[str, Any], list[memoryview]]: ...
+    def expected_bytes(self, header: dict[str, Any]) -> int: ...
+    def install(self, header: dict[str, Any], data: memoryview) -> None: ...
+
+
+class ElasticGroup:
+    """This process's place among the members; without a session it is alone for good."""
+
+    def __init__(self, connect: Callable[[], Session] | None, collectives: Collectives, devices: int):
+        self._connect, self.collectives, self.devices = connect, collectives, devices
+        self.progress = Progress(fresh=connect is not None)
+        self.roster: Roster | None = None
+        self.state: State | None = None
+        self.generation = 0
+        self.changing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        self._busy_since: float | None = None
+        self.session = self._open()
+
+    def _open(self) -> Session | None:
+        if self._connect is None:
+            return None
+        session = self._connect()
+        session.start()
+        session.on_lost(self._interrupt)
+        session.serve_state(self._serve, on_chunk=lambda sent: reach("transfer_serve", bytes=sent))
+        return session
+
+    def join_again(self) -> None:
+        """As a new incarnation, after this process was removed: it holds no state that counts."""
+        self.session.close(say_goodbye=False)
+        self.session = self._open()
+        self.roster, self.progress.fresh, self.generation = None, True, 0
+
+    # --- who computes what ---
+
+    @property
+    def rank(self) -> int:
+        return self.roster.rank(self.session.me.task) if self.session is not None and self.roster is not None else 0
+
+    @property
+    def size(self) -> int:
+        return len(self.roster.members) if self.roster is not None else 1
+
+    @property
+    def is_chief(self) -> bool:
+        """The lowest living task; before there is a roster, what TF_CONFIG says."""
+        if self.session is None:
+            return True
+        first = self.roster.chief if self.roster is not None else self.session.expected[0]
+        return first == self.session.me.task
+
+    def parts(self, rows: int) -> list[Part]:
+        """The rows of a global batch that each local replica computes."""
+        counts = shares(rows, [1.0] * (self.size * self.devices))
+        first = self.rank * self.devices
+        result, start = [], sum(counts[:first])
+        for count in counts[first : first + self.devices]:
+            result.append(Part(start, start + count, rows))
+            start += count
+        return result
+
+    # --- steps ---
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """While it lasts, a loss or a newer roster aborts the collectives that wait in this process."""
+        self._busy_since = time.monotonic()
+        try:
+            if self.session is not None and (self.session.lost or self._outdated()):
+                raise MemberLostError(self.generation, self.session.lost, "known before the step began")
+            yield
+        finally:
+            self._busy_since = None
+
+    def _outdated(self) -> bool:
+        newest = self.session.newest_generation if self.session is not None else 0
+        return newest > self.generation
+
+    def _interrupt(self, reason: str = "") -> None:
+        """Called by the session's thread."""
+        if self._busy_since is not None:
+            self.collectives.abort(str(reason) or "a member was lost")
+
+    # --- from one roster to the next ---
+
+    def form_alone(self) -> None:
+        """A group of this process only, in which it may compile and try its step without anybody waiting."""
+        if self.session is not None:
+            with self.changing():
+                self.collectives.form(Roster(ALONE, (self.session.me,), "compiling alone"))
+
+    def settle(self, why: str, *, leaving: bool = False, give_up: Any = None) -> None:
+        """Until this process is a member of a newer roster whose members all hold the most advanced state.
+
+        Args:
+            why: for the log, one clause.
+            leaving: this process leaves; returns as soon as a roster without it stands.
+            give_up: called now and then while waiting; what it returns (an exception) is raised.
+
+        Raises:
+            RemovedError, PeerFailedError, TooFewWorkersError, StartTimeoutError, StateLostError, IncompatibleError
+        """
+        if self.session is None:
+            self.progress.fresh = False
+            return
+        began, lost = time.monotonic(), dict(self.session.lost)
+        while True:
+            reach("settle", why=why)
+            roster = self.session.next_roster(self.generation, leaving=leaving, give_up=give_up)
+            if leaving:
+                return
+            agreed = time.monotonic()
+            before, self.generation = self.roster, roster.generation
+            try:
+                with self.changing():
+                    self.session.watch_members(roster)
+                    self.collectives.form(roster)
+                self.roster = roster
+                reach("formed", generation=roster.generation)
+                sent = self._align(roster)
+                break
+            except (MemberLostError, TransferError) as error:
+                emit("formation_failed", f"generation {roster.generation} did not come about: {error}")
+        total = time.monotonic() - began
+        emit(
+            "formation",
+            f"generation {roster.generation}: {roster.reason}; {len(roster.members)} members, at step "
+            f"{self.progress.committed}, after {total:.2f} s",
+            generation=roster.generation,
+            members=[str(t) for t in roster.tasks],
+            before=[str(t) for t in before.tasks] if before else [],
+            lost=[str(t) for t in lost],
+            seconds=round(total, 4),
+            agree=round(agreed - began, 4),
+            transferred=sent,
+            step=self.progress.committed,
+        )
+
+    def _align(self, roster: Roster) -> int:
+        """Compares state identities and brings those behind up; bytes received by this process."""
+        mine = {"clock": self.progress.clock, "fresh": self.progress.fresh, "digest": self._digest()}
+        known = self.session.meet(roster, "formed", mine, MEET_SECONDS)
+        old = {task: i for task, i in known.items() if not i["fresh"]}
+        if not old:
+            highest = self.session.highest_committed()
+            if highest > 0:
+                raise StateLostError(
+                    f"the run had committed step {highest}, but no member of generation {roster.generation} holds its state; "
+                    "start again with another run id, or restore a checkpoint"
+                )
+        candidates = old or known
+        source = min(candidates, key=lambda task: (-candidates[task]["clock"], task))
+        best = known[source]
+        received = 0
+        behind = {t for t, i in known.items() if (i["clock"], i["digest"]) != (best["clock"], best["digest"]) or
+                  (i["fresh"] and not best["fresh"])}
+        if self.session.me.task in behind and source != self.session.me.task:
+            member = roster.member(source)
+            received = self._fetch(member, roster.generation)
+        self.progress.fresh = False
+        digests = self.session.meet(roster, "aligned", {"digest": self._digest()}, MEET_SECONDS)
+        different = sorted({d["digest"] for d in digests.values()})
+        if len(different) > 1:
+            raise IncompatibleError(
+                "digest of the state after the transfer", digests[self.session.me.task]["digest"], different
+            )
+        return received
+
+    def _digest(self) -> int:
+        return self.state.digest() if self.state is not None else 0
+
+    def _fetch(self, source: Member, generation: int) -> int:
+        if self.state is None:
+            raise TransferError(f"{source} holds a state, but this process has no model yet")
+        reach("transfer_begin", source=str(source), generation=generation)
+        header, data = self.session.fetch_state(
+            source,
+            generation,
+            accept=self.state.expected_bytes,
+            timeout=TRANSFER_SECONDS,
+            on_chunk=lambda done: reach("transfer_chunk", source=str(source), bytes=done),
+        )
+        self.state.install(header, memoryview(data))
+        return len(data)
+
+    def _serve(self, generation: int) -> tuple[dict[str, Any], list[memoryview]]:
+        """Called in a thread of the session's; this member stands still in `settle` meanwhile."""
+        if self.state is None or generation != self.generation:
+            raise TransferError(f"this member is at generation {self.generation}, not {generation}")
+        return self.state.outgoing()
+
+    # --- meetings between steps ---
+
+    def meeting(self, name: str, payload: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """All members' payloads by task; an event like a step: done by all, or done again after a loss."""
+        if self.session is None:
+            return {"": payload}
+        goal = self.progress.clock + 1
+        while self.progress.clock < goal:
+            try:
+                with self.computing():
+                    answers = self.session.meet(self.roster, f"{name}@{goal}", payload, MEET_SECONDS)
+            except MemberLostError as error:
+                self.settle(str(error))
+                continue
+            self.progress.logs = {str(task): answer for task, answer in answers.items()}
+            self.progress.clock = goal
+        return self.progress.logs

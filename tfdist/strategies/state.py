@@ -1,0 +1,181 @@
+"""The state of a model under training: which variables it has, what a failed step must put back, how it is sent."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfdist.errors import IncompatibleError
+from tfdist.strategies.callback_state import callback_arrays, callback_facts, install_callbacks
+from tfdist.strategies.progress import Progress
+
+SMALL = 4096  # elements; small variables are what Python code around the steps sets (learning rates, totals, seeds)
+SAMPLED_ABOVE = 64 << 20  # bytes; above, the digest looks at each variable's beginning and end only
+
+
+def _optimizers(model: Any) -> list[Any]:
+    import keras
+
+    found = [getattr(model, "optimizer", None), *vars(model).values()]
+    return list({id(o): o for o in found if isinstance(o, keras.optimizers.Optimizer)}.values())
+
+
+def state_variables(model: Any) -> list[Any]:
+    """Keras variables of the model, its optimizers and its metrics, in an order that is the same in every process."""
+    variables = [*model.variables]
+    for optimizer in _optimizers(model):
+        variables += optimizer.variables
+    variables += model.metrics_variables
+    return list({id(v): v for v in variables}.values())
+
+
+def tensor_of(variable: Any) -> tf.Tensor:
+    """The present value without copying it: on CPU the next assignment copies on write."""
+    value = variable.value
+    if isinstance(value, tf.distribute.DistributedValues):
+        value = value.values[0]
+    return value.read_value()
+
+
+class ModelState:
+    """State of one model: what is sent to a member that is behind, or joins."""
+
+    def __init__(self, model: Any, progress: Progress):
+        self.model, self.progress = model, progress
+        self.callbacks: list[Any] = []
+        self.history: Any = None
+        self._at_commit: dict[int, tf.Tensor] = {}
+        self._pending: tuple[dict[int, np.ndarray], dict[str, Any], list[np.ndarray]] | None = None
+        self._small: list[Any] | None = None
+
+    def variables(self) -> list[Any]:
+        return state_variables(self.model)
+
+    def small_variables(self) -> list[Any]:
+        if self._small is None:
+            self._small = [v for v in self.variables() if math.prod(v.shape) <= SMALL and not v.trainable]
+        return self._small
+
+    def forget_layout(self) -> None:
+        self._small = None
+        self._at_commit.clear()
+
+    def commit(self) -> None:
+        """Keeps the small variables as they are at this event: callbacks may change them before the next one."""
+        self._at_commit = {id(v): tensor_of(v) for v in self.small_variables()}
+
+    # --- a failed step ---
+
+    def handles(self, variables: Iterable[Any]) -> list[tuple[Any, tf.Tensor]]:
+        return [(v, tensor_of(v)) for v in variables]
+
+    @staticmethod
+    def put_back(handles: list[tuple[Any, tf.Tensor]]) -> None:
+        for variable, value in handles:
+            variable.assign(value)
+
+    # --- sending and receiving ---
+
+    def _arrays(self, variables: list[Any], at_commit: bool) -> list[np.ndarray]:
+        kept = self._at_commit if at_commit else {}
+        return [np.ascontiguousarray(kept[id(v)] if id(v) in kept else tensor_of(v)) for v in variables]
+
+    def digest(self) -> int:
+        """Checksum of the state at the last event (of samples of it where it is larger than 64 MiB)."""
+        crc = 0
+        arrays = self._arrays(self.variables(), at_commit=True)
+        sampled = sum(a.nbytes for a in arrays) > SAMPLED_ABOVE
+        for array in arrays:
+            data = array.reshape(-1).view(np.uint8)
+            for part in (data[:4096], data[-4096:]) if sampled else (data,):
+                crc = zlib.crc32(part, crc)
+        return crc
+
+    def outgoing(self) -> tuple[dict[str, Any], list[memoryview]]:
+        """(header, buffers): the state as it is now, then the small variables as they were at the last event.
+
+        A joiner takes the former; a member that is one event behind the latter, since its own callbacks are yet to do
+        what the sender's have done since.
+        """
+        variables = self.variables()
+        arrays = self._arrays(variables, at_commit=False)
+        small = self._arrays(self.small_variables(), at_commit=True)
+        extra = callback_arrays(self.callbacks)
+        header = {
+            "progress": self.progress.facts(),
+            "variables": [[v.path, list(a.shape), a.dtype.name] for v, a in zip(variables, arrays, strict=True)],
+            "small": [[list(a.shape), a.dtype.name] for a in small],
+            "callbacks": callback_facts(self.callbacks),
+            "arrays": [[list(a.shape), a.dtype.name] for a in extra],
+            "history": _history(self.history),
+        }
+        return header, [memoryview(a.reshape(-1).view(np.uint8)) for a in [*arrays, *small, *extra]]
+
+    def expected_bytes(self, header: dict[str, Any]) -> int:
+        """Checks a header against this model; the number of bytes that follow it."""
+        mine = [[v.path, list(v.shape), v.dtype] for v in self.variables()]
+        theirs = header["variables"]
+        for number, (a, b) in enumerate(zip(mine, theirs, strict=False)):
+            if a != b:
+                raise IncompatibleError(f"variable {number}", a, b)
+        if len(mine) != len(theirs):
+            raise IncompatibleError("number of variables", len(mine), len(theirs))
+        if len(header["small"]) != len(self.small_variables()):
+            raise IncompatibleError("number of small variables", len(self.small_variables()), len(header["small"]))
+        specs = [[shape, dtype] for _, shape, dtype in theirs] + header["small"] + header["arrays"]
+        return sum(_nbytes(shape, dtype) for shape, dtype in specs)
+
+    def install(self, header: dict[str, Any], data: memoryview) -> None:
+        """Swaps in a state that was received whole; callbacks and History follow in `install_pending`."""
+        joins = self.progress.fresh
+        incoming = _unpack([[s, d] for _, s, d in header["variables"]] + header["small"] + header["arrays"], data)
+        variables, smalls = self.variables(), self.small_variables()
+        now = {id(v): next(incoming) for v in variables}
+        at_commit = {id(v): next(incoming) for v in smalls}
+        for variable in variables:
+            variable.assign(now[id(variable)] if joins else at_commit.get(id(variable), now[id(variable)]))
+        self.progress.adopt(header["progress"])
+        self._at_commit = {i: tf.convert_to_tensor(a) for i, a in at_commit.items()}
+        if joins:
+            self._pending = ({id(v): now[id(v)] for v in smalls}, header, list(incoming))
+
+    def install_pending(self) -> None:
+        """At the first step of a joiner: what Keras and callbacks have reset on the way there is put in again."""
+        if self._pending is None:
+            return
+        (small, header, extra), self._pending = self._pending, None
+        for variable in self.small_variables():
+            variable.assign(small[id(variable)])
+        install_callbacks(self.callbacks, header["callbacks"], extra)
+        if self.history is not None and header["history"] is not None:
+            self.history.epoch = list(header["history"]["epoch"])
+            self.history.history = {k: list(v) for k, v in header["history"]["history"].items()}
+        self.commit()
+
+
+def _unpack(specs: list[list[Any]], data: memoryview) -> Iterator[np.ndarray]:
+    offset = 0
+    for shape, dtype in specs:
+        size = _nbytes(shape, dtype)
+        yield np.frombuffer(data[offset : offset + size], _dtype(dtype)).reshape(shape)
+        offset += size
+
+
+def _history(history: Any) -> dict[str, Any] | None:
+    if history is None:
+        return None
+    values = {k: [float(x) for x in v] for k, v in history.history.items()}
+    return {"epoch": [int(e) for e in getattr(history, "epoch", [])], "history": values}
+
+
+def _dtype(name: str) -> np.dtype:
+    return np.dtype(tf.as_dtype(name).as_numpy_dtype)
+
+
+def _nbytes(shape: list[int], dtype: str) -> int:
+    return math.prod(shape) * _dtype(dtype).itemsize
