@@ -30,6 +30,7 @@ class Step(Protocol):
     """What the wrappers tell the step that runs in this thread."""
 
     def apply(self, original: Callable[..., Any], optimizer: Any, grads: Any, variables: Any) -> None: ...
+    def fraction(self) -> Any: ...
     def scale(self, value: Any) -> Any: ...
     def unscale(self, value: Any) -> Any: ...
     def denominator(self, value: Any) -> Any: ...
@@ -252,6 +253,22 @@ def watch_results(metrics: list[Any]) -> None:
     for metric in metrics:
         if "result" not in metric.__dict__:
             object.__setattr__(metric, "result", _watched_result(metric.result))
+
+
+def watch_loss_trackers(model: Any) -> None:
+    """Keras adds each output's loss to its tracker with one weight per batch: a replica's part of it is its fraction."""
+    for metric in getattr(getattr(model, "_compile_loss", None), "metrics", ()):
+        if "update_state" not in metric.__dict__:
+            object.__setattr__(metric, "update_state", _fraction_of_a_batch(metric.update_state))
+
+
+def _fraction_of_a_batch(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def update_state(values: Any, sample_weight: Any = None) -> Any:
+        step = current_step()
+        return original(values, sample_weight=sample_weight if step is None else step.fraction())
+
+    return update_state
 
 
 def _watched_result(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ Measured on TensorFlow 2.21.
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from tensorflow.python.ops import collective_ops
 
 Options = collective_util.Options
 StrategyBase = collective_all_reduce_strategy.CollectiveAllReduceStrategy
+FIRST_GENERATION_KEY = 1 << 10  # group keys below are those of local groups
 FIRST_LAYOUT_KEY = 1 << 30  # instance keys below are counted per generation, those above name a layout
 
 
@@ -39,10 +41,12 @@ class Group:
     between two executions of a compiled step without retracing it.
     """
 
-    def __init__(self, size: int, key: int = 1):
-        self.size, self.key = size, key
+    _local_keys = itertools.count(1)  # until a group is formed: no two groups of a process share a key
+
+    def __init__(self, size: int):
+        self.size, self.key = size, next(Group._local_keys)
         with tf.init_scope(), tf.device("CPU:0"):
-            self._variable = tf.Variable([size, key], dtype=tf.int32, trainable=False, name="tfdist_group")
+            self._variable = tf.Variable([self.size, self.key], dtype=tf.int32, trainable=False, name="tfdist_group")
         self._instances: dict[str, int] = {}
 
     def become(self, size: int, key: int) -> None:
@@ -135,6 +139,8 @@ class Launcher(cross_device_utils.CollectiveReplicaLauncher):
         if context.executing_eagerly():
             raise RuntimeError("all_gather is not supported in eager mode.")
         with ops.device(self._device):
+            if isinstance(axis, int) and axis == 0:
+                return self._gather_rows(input_tensor, options)
             rank = tf.rank(input_tensor)
             order = tf.concat([[axis], tf.range(axis), tf.range(axis + 1, rank)], 0)
             gathered = self._gather_rows(tf.transpose(input_tensor, order), options)
@@ -241,8 +247,9 @@ class Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
                 protocol="grpc",
             )
         )
-        self.group.become(len(addresses) * len(self.worker_devices), 2 * generation)
-        self.host_group.become(len(addresses), 2 * generation + 1)
+        first = FIRST_GENERATION_KEY + 2 * generation
+        self.group.become(len(addresses) * len(self.worker_devices), first)
+        self.host_group.become(len(addresses), first + 1)
 
 
 def _device_prefix(job: str, index: int) -> str:

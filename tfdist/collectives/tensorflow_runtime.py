@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfdist import runtime
 from tfdist.collectives.packing import pack
+from tfdist.errors import UnsupportedError
 from tfdist.membership.roster import Roster
 
 # What a collective may end with when a peer is gone or the group was aborted. INTERNAL is among them: a ring that is
@@ -55,7 +56,14 @@ class TensorFlowCollectives:
         return results
 
     def all_gather(self, value: tf.Tensor, axis: int, replica: int) -> tf.Tensor:
-        return value if self._alone else self._extended.launchers[replica].all_gather(value, axis)
+        if self._alone:
+            return value
+        if tf.executing_eagerly():
+            raise UnsupportedError(
+                "sparse gradients (an Embedding) with run_eagerly=True: TensorFlow gathers in compiled functions only. "
+                "Leave run_eagerly out, or debug in one process without TF_CONFIG"
+            )
+        return self._extended.launchers[replica].all_gather(value, axis)
 
     def broadcast(self, value: tf.Tensor, is_source: bool, replica: int) -> tf.Tensor:
         return value if self._alone else self._extended.launchers[replica].broadcast(value, is_source)

@@ -76,6 +76,7 @@ class ElasticExtended(runtime.Extended):
         record = function.record if function is not None else StepRecord(deferred=False)
         if function is not None:
             keras_internals.watch_results(function.model.metrics)
+            keras_internals.watch_loss_trackers(function.model)
         converted = runtime.convert(fn)
 
         @tf.autograph.experimental.do_not_convert

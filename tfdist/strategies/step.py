@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdist import keras_internals, runtime
 from tfdist.collectives.contract import Collectives
 from tfdist.strategies.exchange import Exchange, Written
+from tfdist.strategies.gradients import Gradients
 from tfdist.strategies.inputs import StepInputs
 
 
@@ -70,6 +71,10 @@ class ReplicaStep:
     def handled(self) -> None:
         """Keras's loss machinery was used: the gradients are those of the global loss once they are summed."""
         self._handled = True
+
+    def fraction(self) -> tf.Tensor:
+        """This replica's part of the global batch, between 0 and 1."""
+        return self.part.fraction
 
     def scale(self, value: tf.Tensor) -> tf.Tensor:
         """A mean over this replica's samples becomes its part of the mean over the global batch."""
@@ -132,23 +137,29 @@ class ReplicaStep:
         self.applying = True  # what is written from here on is the same on all members
         pieces = self.exchange.outgoing()
         logs, remember = self._outgoing_outputs(outputs)
-        grads = self._dense_gradients()
+        gradients = self._pending_gradients()
+        sparse = gradients.gather_sparse(self.collectives, self.part, self.replica)
         control = tf.cast(self.part.requests, tf.float32)
-        reduced = self._all_reduce([*grads, *pieces, *logs, control], f"{self.kind}/end")
-        arrived = [r for r in reduced]
-        reduced_grads = [arrived.pop(0) for _ in grads]
-        reduced_pieces = [arrived.pop(0) for _ in pieces]
-        reduced_logs = [arrived.pop(0) for _ in logs]
+        reduced = self._all_reduce([*gradients.dense, *pieces, *logs, control], f"{self.kind}/end")
+        arrived = iter(reduced)
+        reduced_grads, reduced_pieces, reduced_logs = (
+            [next(arrived) for _ in sent] for sent in (gradients.dense, pieces, logs)
+        )
         # Nothing is written before every message of the step has arrived: it is done by all or can be done again.
-        with tf.control_dependencies(reduced):
+        with tf.control_dependencies([*reduced, *(s.values for s in sparse)]):
             if self._pending is not None:
-                original, optimizer, given, variables = self._pending
-                arriving = iter(tf.identity(g) for g in reduced_grads)
-                filled = [None if g is None else next(arriving) for g in given]
-                self._apply_now(original, optimizer, filled, variables)
+                original, optimizer, _, variables = self._pending
+                grads = gradients.joined([tf.identity(g) for g in reduced_grads], sparse)
+                self._apply_now(original, optimizer, grads, variables)
             self.exchange.write(reduced_pieces)
-            control = tf.identity(arrived[0])
+            control = tf.identity(next(arrived))
         return remember(reduced_logs), control
+
+    def _pending_gradients(self) -> Gradients:
+        if self._pending is None:
+            return Gradients([], [], None)
+        _, optimizer, grads, variables = self._pending
+        return Gradients(grads, variables, optimizer)
 
     def _apply_now(self, original: Callable[..., Any], optimizer: Any, grads: list[Any], variables: Any) -> Any:
         before, self.applying = self.applying, True
@@ -164,16 +175,10 @@ class ReplicaStep:
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         return gradient * tf.cast(self.part.fraction, dtype)
 
-    def _dense_gradients(self) -> list[tf.Tensor]:
-        if self._pending is None:
-            return []
-        _, optimizer, grads, variables = self._pending
-        return _dense(grads, variables, optimizer)
-
     def _reduce(self, grads: list[Any], variables: Any, optimizer: Any) -> list[Any]:
-        reduced = self._all_reduce(_dense(grads, variables, optimizer), f"{self.kind}/apply")
-        arriving = iter(reduced)
-        return [None if g is None else next(arriving) for g in grads]
+        gradients = Gradients(grads, variables, optimizer)
+        sparse = gradients.gather_sparse(self.collectives, self.part, self.replica)
+        return gradients.joined(self._all_reduce(gradients.dense, f"{self.kind}/apply"), sparse)
 
     def _all_reduce(self, pieces: list[tf.Tensor], name: str) -> list[tf.Tensor]:
         self._reductions += 1
@@ -229,13 +234,6 @@ class ReplicaStep:
             return tf.nest.pack_sequence_as(outputs, values)
 
         return sent, agreed
-
-
-def _dense(grads: list[Any], variables: Any, optimizer: Any) -> list[tf.Tensor]:
-    """Sums of IndexedSlices are dense for every stateful optimizer of Keras; so are they on the wire, for now."""
-    variables = list(variables) if variables is not None else optimizer._trainable_variables
-    pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-    return [tf.ensure_shape(tf.convert_to_tensor(g), v.shape) for g, v in pairs]
 
 
 def _on_replica(variable: Any, replica: int) -> Any:
