@@ -111,6 +111,10 @@ class StartTimeoutError(TfdistError):
     """The first roster did not come about within ``start_timeout``; the text says who is missing."""
 
 
+class StepFailedError(TfdistError):
+    """One step failed again and again; the text says what was lost on the way."""
+
+
 class PeerFailedError(TfdistError):
     """Another worker ended by an error of its own, which stops the job everywhere.
 

@@ -48,6 +48,8 @@ class Calls(Protocol):
     def wrap_function(self, kind: str, model: Any, function: Callable[..., Any]) -> Callable[..., Any]: ...
     def first_step(self, iterator: Any) -> int: ...
     def array_dataset(self, arrays: Any, batch_size: int, shuffle: Any) -> Any | None: ...
+    @property
+    def stopping(self) -> bool: ...
     def get_stop(self, model: Any) -> bool: ...
     def set_stop(self, model: Any, value: bool) -> None: ...
 
@@ -103,6 +105,7 @@ def install() -> None:
         _wrap(Trainer, f"make_{kind}_function", functools.partial(_function, kind))
     Trainer.stop_training = property(_get_stop, _set_stop)
     _wrap(tf_trainer.TFEpochIterator, "__init__", _remember_strategy)
+    tf_trainer.TFEpochIterator._interrupted_warning = _quiet_when_stopping(tf_trainer.TFEpochIterator._interrupted_warning)
     tf_trainer.TFEpochIterator._enumerate_iterator = _enumerate(tf_trainer.TFEpochIterator._enumerate_iterator)
     _wrap(array_data_adapter.ArrayDataAdapter, "get_tf_dataset", _array_dataset)
 
@@ -237,6 +240,18 @@ def _enumerate(original: Callable[..., Any]) -> Callable[..., Any]:
                 yield begin, end, iterator
 
     return _enumerate_iterator
+
+
+def _quiet_when_stopping(original: Callable[..., Any]) -> Callable[..., Any]:
+    """An epoch that ends early because all agreed to stop has not run out of data."""
+
+    @functools.wraps(original)
+    def _interrupted_warning(self: Any) -> None:
+        calls = calls_of(self._distribute_strategy)
+        if calls is None or not calls.stopping:
+            original(self)
+
+    return _interrupted_warning
 
 
 def _array_dataset(original: Callable[..., Any]) -> Callable[..., Any]:

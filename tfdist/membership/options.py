@@ -70,15 +70,29 @@ class MembershipOptions:
 
 
 def resolve(options: MembershipOptions, environ: Mapping[str, str]) -> MembershipOptions:
-    """Returns `options` with store and run_id filled in from TFDIST_STORE, TFDIST_RUN_ID and the default.
+    """Returns `options` with what the environment adds: TFDIST_STORE, TFDIST_RUN_ID, TFDIST_HEARTBEAT_TIMEOUT.
 
-    The store stays None where neither names one: then there is no shared store.
+    The store stays None where neither names one: then there is no shared store. A heartbeat timeout from the environment
+    counts where the options leave both times at their defaults; it sets the interval to a fifth of itself.
     """
-    return replace(
+    resolved = replace(
         options,
         store=options.store if options.store is not None else (environ.get("TFDIST_STORE") or None),
         run_id=options.run_id or environ.get("TFDIST_RUN_ID") or DEFAULT_RUN_ID,
     )
+    text = environ.get("TFDIST_HEARTBEAT_TIMEOUT", "")
+    defaults = MembershipOptions()
+    untouched = (options.heartbeat_interval, options.heartbeat_timeout) == (
+        defaults.heartbeat_interval,
+        defaults.heartbeat_timeout,
+    )
+    if text and untouched:
+        try:
+            timeout = float(text)
+        except ValueError:
+            raise ConfigError("TFDIST_HEARTBEAT_TIMEOUT", text, "must be a number of seconds") from None
+        resolved = replace(resolved, heartbeat_timeout=timeout, heartbeat_interval=timeout / 5)
+    return resolved
 
 
 def _seconds(name: str, value: Any, low: float) -> None:

@@ -61,7 +61,7 @@ def callback_arrays(callbacks: list[Any]) -> list[np.ndarray]:
         for value in _values(callback).values():
             if _is_arrays(value):
                 items = [value] if isinstance(value, np.ndarray) else value
-                arrays += [np.ascontiguousarray(v) for v in items]
+                arrays += [np.asarray(v, order="C") for v in items]
     return arrays
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,20 +13,20 @@ import tensorflow as tf
 from tfdist import keras_internals
 from tfdist.errors import (
     MemberLostError,
-    PeerFailedError,
     RemovedError,
     UnsupportedError,
 )
 from tfdist.observe.events import emit
 from tfdist.observe.points import reach
 from tfdist.strategies.chief_only import chief_only
+from tfdist.strategies.ending import Ending
 from tfdist.strategies.compatibility import facts_of_fit
 from tfdist.strategies.feeds import DistributedFeed, FeedIterator, GlobalFeed, IndexedFeed, LocalBatches
 from tfdist.strategies.function import ElasticFunction
 from tfdist.strategies.group import ElasticGroup
 from tfdist.strategies.hooks import CallHooks
 from tfdist.strategies.inputs import REQUESTS, StepInputs
-from tfdist.strategies.progress import plain
+from tfdist.strategies.progress import Rate, plain
 from tfdist.strategies.state import ModelState
 
 
@@ -38,7 +37,7 @@ class CallIsOver(Exception):  # noqa: N818 (control flow)
 class KerasCalls:
     """Implements `keras_internals.Calls` for one strategy."""
 
-    def __init__(self, group: ElasticGroup, inputs: StepInputs):
+    def __init__(self, group: ElasticGroup, inputs: StepInputs, ending: Ending):
         self.group, self.inputs = group, inputs
         self.state: ModelState | None = None
         self.phase = "idle"
@@ -48,7 +47,10 @@ class KerasCalls:
         self._feed: DistributedFeed | None = None
         self._first_step = 0
         self._kind = ""
-        self._stop_requested: dict[int, bool] = {}
+        self._wants_stop = self._after_batch = False
+        self.ending = ending
+        self._rate = Rate()
+        group.wants_stop = lambda: self._wants_stop
         self._exit_requested: int | None = None
 
     @property
@@ -75,11 +77,8 @@ class KerasCalls:
             return call()
         except (KeyboardInterrupt, SystemExit):
             raise
-        except PeerFailedError:
-            raise
-        except BaseException:
-            if self.group.session is not None:
-                self.group.session.report_error(traceback.format_exc())
+        except BaseException as error:
+            self.ending.failed(error)
             raise
 
     def _fit(self, model: Any, original: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
@@ -240,9 +239,14 @@ class KerasCalls:
 
     def end_epoch(self, epoch: int) -> None:
         """`stop_training` is agreed: if one wants to stop, all do."""
-        stops = self.group.meeting(f"epoch {epoch}", {"stop": self.get_stop(self.state.model)})
+        self._after_batch = False
+        stops = self.group.meeting(f"epoch {epoch}", {"stop": self._wants_stop})
         if any(answer["stop"] for answer in stops.values()):
-            self.set_stop(self.state.model, True)
+            self._wants_stop = self.group.stop_agreed = True
+
+    def after_batch(self, now: bool) -> None:
+        """Whether Keras looks at `stop_training` next, between two batches."""
+        self._after_batch = now
 
     def join(self) -> None:
         """Asks for admission, and waits for it; then this member holds the run's state."""
@@ -300,7 +304,7 @@ class KerasCalls:
         self.group.settle("leave" if wanted[0] else "join", leaving=leaving)
         if leaving:
             emit("left", f"this worker leaves at step {self.group.progress.committed}, as asked; the others go on")
-            self.group.session.close()
+            self.ending.left()
             sys.exit(self._exit_requested)
 
     def _last_control(self) -> list[float]:
@@ -320,13 +324,18 @@ class KerasCalls:
         self._forget_control()
         self.group.settle(_first_line(error))
 
-    def committed(self, kind: str) -> None:
+    def committed(self, rows: int) -> None:
         self.state.commit()
         session = self.group.session
         if session is not None:
             progress = self.group.progress
             session.mark_committed(progress.committed)
-            session.publish(epoch=progress.epoch, step=progress.committed, generation=self.group.generation)
+            session.publish(
+                epoch=progress.epoch,
+                step=progress.committed,
+                generation=self.group.generation,
+                samples_per_second=self._rate.per_second(rows),
+            )
 
     # --- the Keras side (keras_internals.Calls) ---
 
@@ -373,10 +382,21 @@ class KerasCalls:
         return first
 
     def get_stop(self, model: Any) -> bool:
-        return self._stop_requested.get(id(model), False)
+        """What Keras reads after each batch and epoch; a wish of this worker alone is made everybody's first."""
+        if self._wants_stop and self._after_batch and not self.group.stop_agreed:
+            self.group.stop_all()
+        if self.group.stop_agreed:
+            self._wants_stop = True
+        return self._wants_stop
 
     def set_stop(self, model: Any, value: bool) -> None:
-        self._stop_requested[id(model)] = value
+        self._wants_stop = value
+        if not value:
+            self.group.stop_agreed = False
+
+    @property
+    def stopping(self) -> bool:
+        return self.group.stop_agreed
 
     @contextlib.contextmanager
     def running(self, function: ElasticFunction) -> Iterator[None]:

@@ -11,6 +11,7 @@ from tfdist import keras_internals, runtime
 from tfdist.collectives.tensorflow_runtime import TensorFlowCollectives
 from tfdist.membership.options import MembershipOptions
 from tfdist.strategies.calls import KerasCalls
+from tfdist.strategies.ending import Ending
 from tfdist.strategies.extended import ElasticExtended
 from tfdist.strategies.group import ElasticGroup
 from tfdist.strategies.inputs import StepInputs
@@ -61,7 +62,7 @@ class ElasticMultiWorkerMirroredStrategy(runtime.StrategyBase):
         self.group = ElasticGroup(
             None if connect is None else lambda: connect(devices), TensorFlowCollectives(extended), devices
         )
-        self.keras_calls = KerasCalls(self.group, StepInputs(devices))
+        self.keras_calls = KerasCalls(self.group, StepInputs(devices), Ending(self.group))
         extended.attach(self.group, self.keras_calls)
 
     @property

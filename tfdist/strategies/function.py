@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tfdist.errors import MemberLostError
+from tfdist.errors import MemberLostError, StepFailedError
 from tfdist.observe.events import emit
 from tfdist.observe.points import reach
 from tfdist.strategies.feeds import BatchFeed, DistributedFeed, FeedIterator
@@ -17,6 +17,28 @@ from tfdist.strategies.step import CONTROL, NotDeferrable, StepRecord
 
 if TYPE_CHECKING:
     from tfdist.strategies.calls import KerasCalls
+
+
+class Attempts:
+    """How often one step has failed: neither a poisonous sample nor an error taken for a loss is tried for ever."""
+
+    LIMIT = 5
+
+    def __init__(self, goal: int):
+        self._goal, self._count, self._lost = goal, 0, set()
+
+    def failed(self, error: BaseException, group: Any, facts: dict[str, Any]) -> None:
+        """Raises when it is no use to try again."""
+        self._count += 1
+        self._lost |= set(group.session.lost) if group.session is not None else set()
+        where = f"step {facts['step']} (epoch {facts['epoch']}, {facts['phase']})"
+        if self._count >= self.LIMIT and len(self._lost) >= 2:
+            raise StepFailedError(
+                f"{where} was tried {self._count} times and lost {', '.join(map(str, sorted(self._lost)))} on the way: "
+                "something in its samples may kill workers. Look at their output"
+            ) from error
+        if self._count >= self.LIMIT:
+            raise StepFailedError(f"{where} failed {self._count} times: {error}") from error
 
 
 class ElasticFunction:
@@ -57,14 +79,16 @@ class ElasticFunction:
             calls.boundary(iterator)
         goal = progress.clock + 1
         facts = {"step": progress.committed, "epoch": progress.epoch, "phase": calls.phase}
-        reach("step_begin", **facts)
+        reach("step_begin" if self.kind == "train" else "validation_step", **facts)
+        attempts = Attempts(goal)
         while progress.clock < goal:
             handles: list[Any] = []
             try:
                 parts = group.parts(rows)
                 batch = iterator.read(parts)
-                handles = state.handles(self.record.rollback.values() if self.traced else state.variables())
+                handles = state.handles(self._may_change())
                 with group.computing():
+                    reach("in_step", **facts)
                     logs = self.run(batch, parts)
             except NotDeferrable as error:
                 state.put_back(handles)
@@ -74,13 +98,23 @@ class ElasticFunction:
                 state.put_back(handles)
                 if not isinstance(error, MemberLostError) and not group.collectives.is_loss(error):
                     raise
+                attempts.failed(error, group, facts)
                 calls.recover(error)
+                if calls.stopping and progress.clock < goal:
+                    raise StopIteration from error
                 continue
-            self._commit(iterator, logs, goal)
+            self._commit(iterator, logs, goal, rows)
             iterator.hint(parts)
         iterator.advance()
+        calls.after_batch(self.kind == "train")
         reach("step_end", **facts)
         return progress.logs
+
+    def _may_change(self) -> list[Any]:
+        """Variables that a failing step may leave changed: all, unless the update waits for the end of the step."""
+        if self.traced and self.record.deferred and not self.model.run_eagerly:
+            return list(self.record.rollback.values())
+        return self.calls.state.variables()
 
     def run(self, batch: Any, parts: list[Part]) -> Any:
         """Executes the step once on these rows; nothing is committed."""
@@ -101,18 +135,16 @@ class ElasticFunction:
         if not self.traced:
             self.traced = True
             if not self.record.deferred and self.record.why_immediate:
-                emit("immediate", f"{self.kind} step is reduced at each update: {self.record.why_immediate}")
-                for variable in self.calls.state.variables():
-                    self.record.rollback[id(variable)] = variable
+                emit("immediate", f"the {self.kind} step is reduced at each update: {self.record.why_immediate}")
 
-    def _commit(self, iterator: FeedIterator, logs: Any, goal: int) -> None:
+    def _commit(self, iterator: FeedIterator, logs: Any, goal: int, rows: int) -> None:
         progress = self.calls.group.progress
         progress.logs, progress.clock = logs, goal
         if self.kind == "train":
             progress.committed += 1
             progress.step += 1
             progress.data_pass, progress.data_step = iterator.data_pass, iterator.step + 1
-        self.calls.committed(self.kind)
+        self.calls.committed(rows)
 
     def warm_up(self, iterator: FeedIterator) -> None:
         """Compiles the step in a group of one's own, on rows whose effect is discarded.

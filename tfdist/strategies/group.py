@@ -47,6 +47,8 @@ class ElasticGroup:
         self.generation = 0
         self.changing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self._busy_since: float | None = None
+        self.wants_stop: Callable[[], bool] = lambda: False
+        self.stop_agreed = False
         self.session = self._open()
 
     def _open(self) -> Session | None:
@@ -55,6 +57,7 @@ class ElasticGroup:
         session = self._connect()
         session.start()
         session.on_lost(self._interrupt)
+        session.on_message("stop", lambda task, _: self._interrupt(f"{task} asks all to stop"))
         session.serve_state(self._serve, on_chunk=lambda sent: reach("transfer_serve", bytes=sent))
         return session
 
@@ -140,7 +143,7 @@ class ElasticGroup:
         while True:
             reach("settle", why=why)
             roster = self.session.next_roster(self.generation, leaving=leaving, give_up=give_up)
-            if leaving:
+            if leaving or not roster.has(self.session.me.incarnation):
                 return
             agreed = time.monotonic()
             before, self.generation = self.roster, roster.generation
@@ -171,7 +174,12 @@ class ElasticGroup:
 
     def _align(self, roster: Roster) -> int:
         """Compares state identities and brings those behind up; bytes received by this process."""
-        mine = {"clock": self.progress.clock, "fresh": self.progress.fresh, "digest": self._digest()}
+        mine = {
+            "clock": self.progress.clock,
+            "fresh": self.progress.fresh,
+            "digest": self._digest(),
+            "stop": self.wants_stop(),
+        }
         known = self.session.meet(roster, "formed", mine, MEET_SECONDS)
         old = {task: i for task, i in known.items() if not i["fresh"]}
         if not old:
@@ -191,6 +199,7 @@ class ElasticGroup:
             member = roster.member(source)
             received = self._fetch(member, roster.generation)
         self.progress.fresh = False
+        self.stop_agreed = any(i["stop"] for i in known.values())
         digests = self.session.meet(roster, "aligned", {"digest": self._digest()}, MEET_SECONDS)
         different = sorted({d["digest"] for d in digests.values()})
         if len(different) > 1:
@@ -223,6 +232,13 @@ class ElasticGroup:
         return self.state.outgoing()
 
     # --- meetings between steps ---
+
+    def stop_all(self) -> None:
+        """This member's script wants to stop after the present step: so do all, before the next one is committed."""
+        if self.session is not None and self.size > 1:
+            self.session.send_all("stop", {"clock": self.progress.clock})
+            self.settle("stop")
+        self.stop_agreed = True
 
     def meeting(self, name: str, payload: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """All members' payloads by task; an event like a step: done by all, or done again after a loss."""

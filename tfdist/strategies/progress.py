@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,3 +51,19 @@ def plain(logs: Any) -> Any:
     if logs is None or isinstance(logs, (bool, int, float, str)):
         return logs
     return logs.numpy().tolist() if hasattr(logs, "numpy") else logs.tolist() if hasattr(logs, "tolist") else str(logs)
+
+
+class Rate:
+    """Samples per second over about the last second."""
+
+    def __init__(self) -> None:
+        self._since, self._rows, self._last = time.monotonic(), 0, 0.0
+
+    def per_second(self, rows: int) -> float:
+        """Counts `rows` more; the rate of the last full second."""
+        self._rows += rows
+        elapsed = time.monotonic() - self._since
+        if elapsed >= 1.0:
+            self._last = round(self._rows / elapsed, 1)
+            self._since, self._rows = time.monotonic(), 0
+        return self._last

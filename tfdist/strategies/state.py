@@ -83,7 +83,7 @@ class ModelState:
 
     def _arrays(self, variables: list[Any], at_commit: bool) -> list[np.ndarray]:
         kept = self._at_commit if at_commit else {}
-        return [np.ascontiguousarray(kept[id(v)] if id(v) in kept else tensor_of(v)) for v in variables]
+        return [np.asarray(kept[id(v)] if id(v) in kept else tensor_of(v), order="C") for v in variables]
 
     def digest(self) -> int:
         """Checksum of the state at the last event (of samples of it where it is larger than 64 MiB)."""
