@@ -10,7 +10,8 @@ import keras
 class ElasticTraining(keras.callbacks.Callback):
     """Makes `model.fit` go on when workers are lost, frozen, join or leave.
 
-    The model must have been built under `tfdist.ElasticMultiWorkerMirroredStrategy`; in a plain one-process `fit` it does
+    The model must have been built under `tfdist.ElasticMultiWorkerMirroredStrategy`; in a plain one-process `fit` it
+    does
     nothing. The order of callbacks does not matter. Without it the strategy is one of fixed size: losing a worker
     raises `tfdist.errors.MemberLostError`.
 

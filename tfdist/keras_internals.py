@@ -1,6 +1,7 @@
 """The only file that touches `keras.src`: the places of Keras 3 at which a distributed step must be entered.
 
-`install()` puts thin wrappers around them once per process. A wrapper does nothing but call the original unless a tfdist
+`install()` puts thin wrappers around them once per process. A wrapper does nothing but call the original unless a
+tfdist
 step is being traced or executed in its thread (`current_step`), or the model was built under a tfdist strategy.
 `tests/test_keras_internals.py` fails clearly on a Keras where one of them changed. Measured on Keras 3.15.
 """
@@ -15,12 +16,14 @@ from typing import Any, Protocol
 
 import keras
 from keras.src import ops
+from keras.src.backend.common import global_state
 from keras.src.backend.tensorflow import core as tf_core
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 from keras.src.trainers.data_adapters import array_data_adapter
+from keras.src.utils import rng_utils
 
 Trainer = tf_trainer.TensorFlowTrainer
 CallbackList = keras.callbacks.CallbackList
@@ -75,6 +78,11 @@ def entered(step: Step | None) -> Iterator[None]:
         _local.steps.pop()
 
 
+def global_seed() -> int | None:
+    """What `keras.utils.set_random_seed` was given, or None."""
+    return global_state.get_global_attribute(rng_utils.GLOBAL_RANDOM_SEED)
+
+
 def calls_of(strategy: Any) -> Calls | None:
     return getattr(strategy, "keras_calls", None)
 
@@ -93,7 +101,9 @@ def install() -> None:
         _wrap(cls, "apply", _reduce_first)
     _wrap(loss_module, "scale_loss_for_distribution", lambda f: lambda v: s.scale(v) if (s := current_step()) else f(v))
     _wrap(
-        loss_module, "unscale_loss_for_distribution", lambda f: lambda v: s.unscale(v) if (s := current_step()) else f(v)
+        loss_module,
+        "unscale_loss_for_distribution",
+        lambda f: lambda v: s.unscale(v) if (s := current_step()) else f(v),
     )
     _wrap(loss_module, "reduce_values", _exact_reduce_values)
     _wrap(loss_module, "apply_mask", _exact_apply_mask)
@@ -105,7 +115,9 @@ def install() -> None:
         _wrap(Trainer, f"make_{kind}_function", functools.partial(_function, kind))
     Trainer.stop_training = property(_get_stop, _set_stop)
     _wrap(tf_trainer.TFEpochIterator, "__init__", _remember_strategy)
-    tf_trainer.TFEpochIterator._interrupted_warning = _quiet_when_stopping(tf_trainer.TFEpochIterator._interrupted_warning)
+    tf_trainer.TFEpochIterator._interrupted_warning = _quiet_when_stopping(
+        tf_trainer.TFEpochIterator._interrupted_warning
+    )
     tf_trainer.TFEpochIterator._enumerate_iterator = _enumerate(tf_trainer.TFEpochIterator._enumerate_iterator)
     _wrap(array_data_adapter.ArrayDataAdapter, "get_tf_dataset", _array_dataset)
 
@@ -168,7 +180,7 @@ def _announced_assign(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _own_seed(original: Callable[..., Any]) -> Callable[..., Any]:
-    def next(self: Any, ordered: bool = True) -> Any:  # noqa: A001 (Keras's name)
+    def next(self: Any, ordered: bool = True) -> Any:
         step = current_step()
         if step is None:
             return original(self, ordered)
@@ -271,7 +283,7 @@ def watch_results(metrics: list[Any]) -> None:
 
 
 def watch_loss_trackers(model: Any) -> None:
-    """Keras adds each output's loss to its tracker with one weight per batch: a replica's part of it is its fraction."""
+    """Keras weighs each batch alike in the trackers of the outputs' losses; a replica's part of that is its fraction."""
     for metric in getattr(getattr(model, "_compile_loss", None), "metrics", ()):
         if "update_state" not in metric.__dict__:
             object.__setattr__(metric, "update_state", _fraction_of_a_batch(metric.update_state))

@@ -184,7 +184,8 @@ class CrossDeviceOps(cross_device_ops.CollectiveAllReduce):
 class Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
     """`MultiWorkerMirroredStrategy`'s extended object with a group that can be formed anew, and no health check.
 
-    Relies on: the constructor calling `_initialize_strategy`; `_cross_device_ops`, `_host_cross_device_ops` carrying all
+    Relies on: the constructor calling `_initialize_strategy`; `_cross_device_ops`, `_host_cross_device_ops` carrying
+    all
     cross-device traffic; `_get_variable_creator_initial_value` doing the broadcast of initial values, which a
     process that joins later could not take part in.
     """
@@ -205,7 +206,11 @@ class Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
         kind = "GPU" if context.num_gpus() else "CPU"
         mine = context.context().list_logical_devices(kind)
         if worker_device and any("/job:" in d.name for d in mine):
-            mine = [d for d in mine if f"{worker_device.split('/task')[0]}/" in d.name and f"/task:{self._task_id}/" in d.name]
+            mine = [
+                d
+                for d in mine
+                if f"{worker_device.split('/task')[0]}/" in d.name and f"/task:{self._task_id}/" in d.name
+            ]
         return tuple(f"{worker_device}/device:{kind}:{i}" for i in range(max(1, len(mine)))), kind
 
     def _update_config_proto(self, config_proto: config_pb2.ConfigProto) -> config_pb2.ConfigProto:

@@ -1,334 +1,259 @@
-"""The `fit`, `evaluate` and `predict` calls of a model under an elastic strategy: numbered, entered together, left together."""
+"""The `fit`, `evaluate` and `predict` calls of a model under an elastic strategy: numbered, entered and left together.
+
+A process that starts again runs its script from the top: a call that is over gives what it gave, without being done
+again; in
+the one where the others are it joins them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist import keras_internals
-from tfdist.errors import (
-    MemberLostError,
-    RemovedError,
-    UnsupportedError,
-)
+from tfdist.errors import RemovedError, UnsupportedError
 from tfdist.observe.events import emit
 from tfdist.observe.points import reach
+from tfdist.strategies.agreements import Agreements
 from tfdist.strategies.chief_only import chief_only
-from tfdist.strategies.ending import Ending
 from tfdist.strategies.compatibility import facts_of_fit
-from tfdist.strategies.feeds import DistributedFeed, FeedIterator, GlobalFeed, IndexedFeed, LocalBatches
+from tfdist.strategies.ending import Ending
+from tfdist.strategies.feeding import Feeding, as_elastic
 from tfdist.strategies.function import ElasticFunction
 from tfdist.strategies.group import ElasticGroup
 from tfdist.strategies.hooks import CallHooks
-from tfdist.strategies.inputs import REQUESTS, StepInputs
+from tfdist.strategies.inputs import StepInputs
 from tfdist.strategies.progress import Rate, plain
 from tfdist.strategies.state import ModelState
 
 
-class CallIsOver(Exception):  # noqa: N818 (control flow)
+class CallIsOver(Exception):
     """While this process was on its way, the others have ended the call."""
 
 
 class KerasCalls:
-    """Implements `keras_internals.Calls` for one strategy."""
+    """Implements `keras_internals.Calls` for one strategy.
+
+    Attributes:
+        state: of the model in use.
+        current: the wrapped function that runs now, if any.
+        phase: what this worker does, in a word, for people.
+    """
 
     def __init__(self, group: ElasticGroup, inputs: StepInputs, ending: Ending):
         self.group, self.inputs = group, inputs
+        self.agreements = Agreements(group, ending)
+        self.feeding = Feeding(group)
         self.state: ModelState | None = None
-        self.phase = "idle"
-        self.elastic = False
-        self.number = 0
         self.current: ElasticFunction | None = None
-        self._feed: DistributedFeed | None = None
-        self._first_step = 0
+        self.phase = "idle"
+        self._ending, self._rate = ending, Rate()
+        self._number = 0
         self._kind = ""
-        self._wants_stop = self._after_batch = False
-        self.ending = ending
-        self._rate = Rate()
-        group.wants_stop = lambda: self._wants_stop
-        self._exit_requested: int | None = None
 
     @property
     def predicting(self) -> bool:
-        return self._kind.startswith("predict")
+        return self._kind == "predict"
 
-    # --- calls ---
+    # --- the calls ---
 
     def keras_call(self, name: str, model: Any, original: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
-        if name == "fit":
-            return self._guarded(lambda: self._fit(model, original, args, kwargs))
-        if name == "evaluate" and not kwargs.get("_use_cached_eval_dataset"):
-            return self._guarded(lambda: self._evaluate(model, original, args, kwargs))
-        if name == "evaluate":
-            with self._as_kind("test"), self._in_phase("validation"):
-                return original(*args, **kwargs)
-        with self._as_kind(name), self._in_phase(name):
-            self._use(model)
-            return original(*args, **kwargs)
-
-    def _guarded(self, call: Callable[[], Any]) -> Any:
-        """An error of the user's own stops the job everywhere, with this worker's traceback."""
         try:
-            return call()
+            if name == "fit":
+                return self._fit(model, original, _arguments(original, args, kwargs))
+            if name == "evaluate" and not kwargs.get("_use_cached_eval_dataset"):
+                return self._evaluate(model, original, _arguments(original, args, kwargs))
+            kind = {"evaluate": "test", "test_on_batch": "test", "train_on_batch": "train"}.get(name, "predict")
+            with self._doing(kind, "validation" if name == "evaluate" else name):
+                if name != "evaluate":
+                    self._use(model)
+                return original(*args, **kwargs)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            self.ending.failed(error)
+            self._ending.failed(error)
             raise
 
-    def _fit(self, model: Any, original: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
-        bound = inspect.signature(original).bind(*args, **kwargs)
-        arguments = dict(bound.arguments)
-        if getattr(model, "jit_compile", False) is True:
-            raise UnsupportedError(
-                "jit_compile=True: XLA on CPU has no collectives, and the reduction is inside the compiled step. "
-                "Remove it from compile(), or set jit_compile='auto'"
-            )
-        self._begin_call()
-        self._use(model)
-        given = arguments.get("callbacks")
-        user = list(given.callbacks) if isinstance(given, keras_internals.CallbackList) else _as_list(given)
-        self.elastic = any(getattr(c, "makes_fit_elastic", False) for c in user)
-        hooks = CallHooks(self, "fit")
-        if isinstance(given, keras_internals.CallbackList):
-            given.append(hooks)
-        else:
-            arguments["callbacks"] = [*(chief_only(c, self.group) for c in user), hooks]
+    def _fit(self, model: Any, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        self._begin(model)
+        user = _callbacks_of(arguments)
+        self.agreements.elastic = any(getattr(c, "makes_fit_elastic", False) for c in user)
         self.state.callbacks = [c for c in user if not getattr(c, "makes_fit_elastic", False)]
-        facts = facts_of_fit(model, arguments, self.group)
+        self._add_hooks(arguments, CallHooks(self, "fit"))
         if self.group.session is not None:
-            self.group.session.agree(f"fit/{self.number}", facts)
-        key = f"call/{self.number}"
-        while True:
-            recorded = self._recorded(key)
-            if recorded is not None:
-                return self._skip_fit(model, recorded)
+            self.group.session.agree(f"fit/{self._number}", facts_of_fit(model, arguments, self.group))
+
+        def body() -> dict[str, Any]:
             try:
-                with self._as_kind("train"), self._in_phase("fit"), self._signals():
+                with self._doing("train", "fit"), self.agreements.listening():
                     history = original(**arguments)
+            finally:
+                model._initial_epoch = None
+                self.feeding.forget()
+            return {"epoch": plain(history.epoch), "history": plain(history.history)}
+
+        try:
+            result, done_here = self._once(body)
+        finally:
+            self.agreements.elastic = True
+        if done_here:
+            return model.history
+        history = keras.callbacks.History()
+        history.set_model(model)
+        history.epoch, history.history = result["epoch"], result["history"]
+        model.history = history
+        return history
+
+    def _evaluate(self, model: Any, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        self._begin(model)
+        return_dict = arguments.pop("return_dict", False)
+        self._add_hooks(arguments, CallHooks(self, "evaluate"))
+
+        def body() -> dict[str, Any]:
+            with self._doing("test", "evaluate"):
+                return plain(original(**arguments, return_dict=True))
+
+        logs, _ = self._once(body)
+        return logs if return_dict else model._flatten_metrics_in_order(logs)
+
+    def _once(self, body: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], bool]:
+        """(what the call gave, whether this process took part): done with the others, unless they are done with it."""
+        session, key = self.group.session, f"call/{self._number}"
+        while True:
+            recorded = session.recorded(key) if session is not None else None
+            if recorded is not None:
+                emit("skipped", f"call {self._number} of the script was over before this process came to it")
+                return recorded, False
+            try:
+                result = body()
+                self.group.meeting(f"end of call {self._number}", {})
                 break
             except CallIsOver:
                 continue
             except RemovedError as error:
-                self._rejoin(error)
-            finally:
-                model._initial_epoch = None
-                self._first_step, self._feed = 0, None
-        self._end_call(key, {"epoch": history.epoch, "history": plain(history.history)})
-        return history
+                if not self.agreements.elastic:
+                    raise
+                emit("removed", f"{error.reason}: this process joins again as a new incarnation")
+                self.group.join_again()
+                session = self.group.session
+        if session is not None:
+            session.record(key, result)
+        reach("call_end", call=self._number)
+        return result, True
 
-    def _skip_fit(self, model: Any, recorded: dict[str, Any]) -> Any:
-        import keras
-
-        history = keras.callbacks.History()
-        history.set_model(model)
-        history.epoch, history.history = recorded["epoch"], recorded["history"]
-        model.history = history
-        emit("skipped", f"call {self.number} (fit) was over before this process came: its History is installed")
-        return history
-
-    def _evaluate(self, model: Any, original: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
-        self._begin_call()
+    def _begin(self, model: Any) -> None:
+        self._number += 1
         self._use(model)
-        arguments = dict(inspect.signature(original).bind(*args, **kwargs).arguments)
-        return_dict = arguments.pop("return_dict", False)
-        hooks = CallHooks(self, "evaluate")
+        reach("call_begin", call=self._number)
+
+    def _use(self, model: Any) -> None:
+        if getattr(model, "jit_compile", False) is True:
+            raise UnsupportedError(
+                "jit_compile=True: the reduction is inside the compiled step, and XLA on CPU has no collectives. "
+                "Remove it from compile(), or set jit_compile='auto'"
+            )
+        if self.state is None or self.state.model is not model:
+            self.state = ModelState(model, self.group.progress)
+            self.group.state = self.state
+
+    def _add_hooks(self, arguments: dict[str, Any], hooks: CallHooks) -> None:
         given = arguments.get("callbacks")
         if isinstance(given, keras_internals.CallbackList):
             given.append(hooks)
         else:
-            arguments["callbacks"] = [*_as_list(given), hooks]
-        key = f"call/{self.number}"
-        while True:
-            recorded = self._recorded(key)
-            if recorded is None:
-                try:
-                    with self._as_kind("test"), self._in_phase("evaluate"):
-                        logs = original(**arguments, return_dict=True)
-                    self._end_call(key, {"logs": plain(logs)})
-                except CallIsOver:
-                    continue
-                except RemovedError as error:
-                    self._rejoin(error)
-                    continue
-            else:
-                logs = recorded["logs"]
-                emit("skipped", f"call {self.number} (evaluate) was over before this process came")
-            return logs if return_dict else model._flatten_metrics_in_order(logs)
-
-    def _begin_call(self) -> None:
-        self.number += 1
-        reach("call_begin", call=self.number)
-
-    def _recorded(self, key: str) -> dict[str, Any] | None:
-        return self.group.session.recorded(key) if self.group.session is not None else None
-
-    def _end_call(self, key: str, result: dict[str, Any]) -> None:
-        """All leave a call together; what it gave is kept for a process that comes later."""
-        self.group.meeting(f"end of call {self.number}", {})
-        if self.group.session is not None:
-            self.group.session.record(key, result)
-        self.phase = "idle"
-        reach("call_end", call=self.number)
-
-    def _use(self, model: Any) -> None:
-        if self.state is None or self.state.model is not model:
-            self.state = ModelState(model, self.group.progress)
-            self.group.state = self.state
-        self.state.history = None
+            arguments["callbacks"] = [*(chief_only(c, self.group) for c in _callbacks_of(arguments)), hooks]
 
     @contextlib.contextmanager
-    def _as_kind(self, kind: str) -> Iterator[None]:
-        before, self._kind = self._kind, kind
-        try:
-            yield
-        finally:
-            self._kind = before
-
-    @contextlib.contextmanager
-    def _in_phase(self, phase: str) -> Iterator[None]:
-        before, self.phase = self.phase, phase
+    def _doing(self, kind: str, phase: str) -> Iterator[None]:
+        before = self._kind, self.phase
+        self._kind, self.phase = kind, phase
         self._announce(phase)
         try:
             yield
         finally:
-            self.phase = before
-            self._announce(before)
+            self._kind, self.phase = before
+            self._announce(self.phase)
 
     def _announce(self, phase: str) -> None:
         if self.group.session is not None:
             self.group.session.announce(phase)
 
-    # --- entering a call ---
+    # --- entering a call (from CallHooks, when all user callbacks have begun) ---
 
     def enter_fit(self) -> None:
-        """When all user callbacks have begun: compiles, then joins or meets the others, and learns where they are."""
-        group, feed = self.group, self._feed
+        """Compiles; then joins or meets the others, and learns where they are."""
+        group, progress = self.group, self.group.progress
         self.state.forget_layout()
         self.state.history = getattr(self.state.model, "history", None)
-        if group.progress.fresh and group.session is not None:
+        if progress.fresh and group.session is not None:
             self._announce("compiling")
             group.form_alone()
-            self.model_function("train").warm_up(iter(feed))
-            self.join()
-        group.progress.fresh = False
-        if group.progress.call == self.number:  # the others are inside this call
-            self.state.model._initial_epoch = group.progress.epoch
-            self._first_step = group.progress.step
-            feed.start_at(group.progress.data_pass, group.progress.data_step)
+            self.state.model.train_function.warm_up(self.feeding.peek())
+            self._join()
+        progress.fresh = False
+        if progress.call == self._number:  # the others are inside this call
+            self.state.model._initial_epoch = progress.epoch
+            self.feeding.start_where_others_are()
         else:
-            group.progress.epoch = group.progress.step = 0
+            progress.epoch = progress.step = 0
             self._meet_for_call()
 
     def enter_evaluate(self) -> None:
-        """An `evaluate` of its own: founders meet in it, later ones wait for its end."""
+        """Founders meet in it; who comes later waits for its end (`_join` raises then)."""
         self.state.forget_layout()
         if self.group.progress.fresh and self.group.session is not None:
-            self.join()
+            self._join()
         self.group.progress.fresh = False
         self._meet_for_call()
 
+    def enter_validation(self) -> None:
+        """Before Keras resets the metrics: nobody does so while another member still needs the totals."""
+        self.group.meeting("validation", {})
+
+    def enter_by_hand(self) -> None:
+        """`train_on_batch` and the like: the founders meet at the first of them."""
+        if self.group.progress.fresh:
+            self.state.forget_layout()
+            if self.group.session is not None:
+                self._join()
+            self.group.progress.fresh = False
+
     def _meet_for_call(self) -> None:
-        self.group.meeting(f"call {self.number}", {})
-        self.group.progress.call = self.number
+        self.group.meeting(f"call {self._number}", {})
+        self.group.progress.call = self._number
 
-    def end_epoch(self, epoch: int) -> None:
-        """`stop_training` is agreed: if one wants to stop, all do."""
-        self._after_batch = False
-        stops = self.group.meeting(f"epoch {epoch}", {"stop": self._wants_stop})
-        if any(answer["stop"] for answer in stops.values()):
-            self._wants_stop = self.group.stop_agreed = True
-
-    def after_batch(self, now: bool) -> None:
-        """Whether Keras looks at `stop_training` next, between two batches."""
-        self._after_batch = now
-
-    def join(self) -> None:
-        """Asks for admission, and waits for it; then this member holds the run's state."""
+    def _join(self) -> None:
+        """Asks for admission and waits for it; afterwards this member holds the run's state."""
         session = self.group.session
         self._announce("waiting to join")
         session.ready()
         try:
-            self.group.settle("joining", give_up=self._call_over)
+            self.group.settle("joining", give_up=self._call_is_over)
         except CallIsOver:
             session.withdraw()
             raise
         self._announce(self.phase)
-        if self.group.progress.call > self.number:
+        if self.group.progress.call > self._number:
             raise CallIsOver  # admitted while the others went on to a later call
 
-    def _call_over(self) -> BaseException | None:
-        return CallIsOver() if self._recorded(f"call/{self.number}") is not None else None
+    def _call_is_over(self) -> BaseException | None:
+        return CallIsOver() if self.group.session.recorded(f"call/{self._number}") is not None else None
 
-    def ensure_member(self, model: Any) -> None:
-        """For calls outside of `fit` and `evaluate`: the founders meet at the first of them."""
-        if self.group.progress.fresh:
-            self._use(model)
-            self.state.forget_layout()
-            if self.group.session is None:
-                self.group.progress.fresh = False
-            else:
-                self.join()
-
-    def _rejoin(self, error: RemovedError) -> None:
-        emit("removed", f"this process was removed ({error}); it joins again as a new incarnation")
-        if not self.elastic and self._kind == "train":
-            raise error
-        self.group.join_again()
-
-    def model_function(self, kind: str) -> ElasticFunction:
-        return getattr(self.state.model, f"{kind}_function")
-
-    # --- between steps ---
+    # --- for the wrapped functions ---
 
     def requests(self) -> list[bool]:
-        session = self.group.session
-        if session is None or not self.elastic or self._kind != "train":
-            return [False] * len(REQUESTS)
-        return [self._exit_requested is not None, bool(session.requests().join_waiting), False, False]
-
-    def boundary(self, iterator: FeedIterator) -> None:
-        """Before a training step: acts on what the step before has brought to all members' knowledge."""
-        wanted = [bool(v) for v in self._last_control()]
-        if not any(wanted):
-            return
-        self._forget_control()
-        leaving = self._exit_requested is not None
-        if leaving:
-            self.group.session.request_leave("asked to stop")
-        self.group.settle("leave" if wanted[0] else "join", leaving=leaving)
-        if leaving:
-            emit("left", f"this worker leaves at step {self.group.progress.committed}, as asked; the others go on")
-            self.ending.left()
-            sys.exit(self._exit_requested)
-
-    def _last_control(self) -> list[float]:
-        """Requests that the last committed step brought, summed over the members."""
-        return self.model_function("train").last_control
-
-    def _forget_control(self) -> None:
-        function = self.model_function("train")
-        if isinstance(function, ElasticFunction):
-            function.last_control = []
-
-    def recover(self, error: BaseException) -> None:
-        """After a step that failed because of another member."""
-        session = self.group.session
-        if not self.elastic and self._kind == "train":
-            raise MemberLostError(self.group.generation, session.lost if session else {}, _first_line(error)) from error
-        self._forget_control()
-        self.group.settle(_first_line(error))
+        return self.agreements.requests() if self._kind == "train" else [False] * len(self.agreements.requests())
 
     def committed(self, rows: int) -> None:
+        """Notes that a step of `rows` rows is done."""
         self.state.commit()
-        session = self.group.session
+        session, progress = self.group.session, self.group.progress
         if session is not None:
-            progress = self.group.progress
             session.mark_committed(progress.committed)
             session.publish(
                 epoch=progress.epoch,
@@ -336,67 +261,6 @@ class KerasCalls:
                 generation=self.group.generation,
                 samples_per_second=self._rate.per_second(rows),
             )
-
-    # --- the Keras side (keras_internals.Calls) ---
-
-    def wrap_function(self, kind: str, model: Any, function: Any) -> Any:
-        if kind == "predict" or isinstance(function, ElasticFunction):
-            return function
-        return ElasticFunction(kind, model, function, self)
-
-    def make_function(self, kind: str, model: Any) -> Callable[..., Any]:
-        """Keras's own function, made anew; the wrapper stays in its place."""
-        wrapper = getattr(model, f"{kind}_function")
-        getattr(model, f"make_{kind}_function")(force=True)
-        inner = getattr(model, f"{kind}_function").function
-        setattr(model, f"{kind}_function", wrapper)
-        return inner
-
-    def distribute(self, dataset: tf.data.Dataset) -> Any:
-        """The feed for a dataset that Keras hands to `experimental_distribute_dataset`; None outside of Keras calls."""
-        if not self._kind:
-            return None
-        if self.predicting:
-            return LocalBatches(dataset, self.group.devices)
-        if hasattr(dataset, "cardinality_steps"):
-            epochs = dataset.epochs
-            return self._remember(DistributedFeed(IndexedFeed(dataset), epochs.next_epoch, epochs.handed_out))
-        return self._remember(DistributedFeed(GlobalFeed(dataset)))
-
-    def _remember(self, feed: DistributedFeed) -> DistributedFeed:
-        if self._kind == "train" and self._feed is None:
-            self._feed = feed
-        return feed
-
-    def array_dataset(self, arrays: Any, batch_size: int, shuffle: Any) -> Any | None:
-        from tfdist.data import elastic_dataset
-        from tfdist.strategies.arrays import as_arrays, run_seed
-
-        source = as_arrays(arrays)
-        if source is None or self.predicting:
-            return None
-        return elastic_dataset(source, batch_size, shuffle=bool(shuffle), seed=run_seed(self.group.session, self.number))
-
-    def first_step(self, epoch_iterator: Any) -> int:
-        first, self._first_step = self._first_step, 0
-        return first
-
-    def get_stop(self, model: Any) -> bool:
-        """What Keras reads after each batch and epoch; a wish of this worker alone is made everybody's first."""
-        if self._wants_stop and self._after_batch and not self.group.stop_agreed:
-            self.group.stop_all()
-        if self.group.stop_agreed:
-            self._wants_stop = True
-        return self._wants_stop
-
-    def set_stop(self, model: Any, value: bool) -> None:
-        self._wants_stop = value
-        if not value:
-            self.group.stop_agreed = False
-
-    @property
-    def stopping(self) -> bool:
-        return self.group.stop_agreed
 
     @contextlib.contextmanager
     def running(self, function: ElasticFunction) -> Iterator[None]:
@@ -406,25 +270,52 @@ class KerasCalls:
         finally:
             self.current = before
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        if self.elastic and self.group.session is not None:
-            from tfdist.strategies.leaving import leave_on_sigterm
+    def make_function(self, kind: str, model: Any) -> Callable[..., Any]:
+        """Keras's own function, made anew; the wrapper stays in its place."""
+        wrapper = getattr(model, f"{kind}_function")
+        getattr(model, f"make_{kind}_function")(force=True)
+        inner = getattr(model, f"{kind}_function").function
+        setattr(model, f"{kind}_function", wrapper)
+        return inner
 
-            with leave_on_sigterm(self.ask_to_leave):
-                yield
-        else:
-            yield
+    # --- for Keras (keras_internals.Calls) ---
 
-    def ask_to_leave(self, exit_code: int) -> None:
-        self._exit_requested = exit_code
+    def wrap_function(self, kind: str, model: Any, function: Any) -> Any:
+        if kind == "predict" or isinstance(function, ElasticFunction):
+            return function
+        return ElasticFunction(kind, model, function, self)
+
+    def distribute(self, dataset: tf.data.Dataset) -> Any:
+        """The feed of a dataset that Keras hands to `experimental_distribute_dataset`; None outside of Keras calls."""
+        return self.feeding.distribute(self._kind, dataset) if self._kind else None
+
+    def array_dataset(self, arrays: Any, batch_size: int, shuffle: Any) -> Any | None:
+        if self.predicting:
+            return None
+        return as_elastic(arrays, batch_size, shuffle, self.group.session, self._number)
+
+    def first_step(self, epoch_iterator: Any) -> int:
+        return self.feeding.take_first_batch() if self._kind == "train" else 0
+
+    @property
+    def stopping(self) -> bool:
+        return self.agreements.stopping
+
+    def get_stop(self, model: Any) -> bool:
+        return self.agreements.get_stop()
+
+    def set_stop(self, model: Any, value: bool) -> None:
+        self.agreements.set_stop(value)
 
 
-def _as_list(callbacks: Any) -> list[Any]:
-    if callbacks is None:
+def _arguments(original: Callable[..., Any], args: tuple, kwargs: dict) -> dict[str, Any]:
+    return dict(inspect.signature(original).bind(*args, **kwargs).arguments)
+
+
+def _callbacks_of(arguments: dict[str, Any]) -> list[Any]:
+    given = arguments.get("callbacks")
+    if isinstance(given, keras_internals.CallbackList):
+        return list(given.callbacks)
+    if given is None:
         return []
-    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0][:200]
+    return list(given) if isinstance(given, (list, tuple)) else [given]

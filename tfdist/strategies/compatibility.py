@@ -71,7 +71,10 @@ def facts_of_fit(model: Any, arguments: dict[str, Any], group: ElasticGroup) -> 
         ["TensorFlow version", tf.__version__],
         ["Keras version", _version("keras")],
         ["local devices", group.devices],
-        ["model variables", [[v.path, list(v.shape), v.dtype] for v in model.variables] if model.built else "not built"],
+        [
+            "model variables",
+            [[v.path, list(v.shape), v.dtype] for v in model.variables] if model.built else "not built",
+        ],
         ["loss", _of(lambda: _loss(model))],
         ["optimizer", _of(lambda: _optimizer(model))],
         *_data(arguments.get("x")),

@@ -22,8 +22,10 @@ from tfdist.versions import check_versions
 class ElasticMultiWorkerMirroredStrategy(runtime.StrategyBase):
     """A `tf.distribute.MultiWorkerMirroredStrategy` for Keras 3 that survives lost workers.
 
-    With `tfdist.callbacks.ElasticTraining` in `fit`, workers may be killed, freeze, join and leave; the weights are those of
-    plain single-process training over the same global batches. Without TF_CONFIG it is a strategy for the local devices.
+    With `tfdist.callbacks.ElasticTraining` in `fit`, workers may be killed, freeze, join and leave; the weights are
+    those of
+    plain single-process training over the same global batches. Without TF_CONFIG it is a strategy for the local
+    devices.
 
     Args:
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`; default: TF_CONFIG.

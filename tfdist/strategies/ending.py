@@ -1,4 +1,4 @@
-"""How a process ends its part in a run: an error of the user's own is told to the others, a finished script ends the run."""
+"""How a process ends its part in a run: the user's own error is told to the others, a finished script ends the run."""
 
 from __future__ import annotations
 

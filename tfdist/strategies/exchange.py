@@ -13,7 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+
 from tfdist.strategies.inputs import PartTensors
+
 
 class Written:
     """How a written variable is agreed upon."""
@@ -60,5 +62,5 @@ class Exchange:
 
     def write(self, reduced: list[tf.Tensor]) -> None:
         """Assigns the agreed values; `reduced` are the sums of `outgoing` over all replicas."""
-        for (variable, kind, before), total in zip(self._items(), reduced, strict=True):
+        for (variable, _, before), total in zip(self._items(), reduced, strict=True):
             variable.assign(total if before is None else before + total)

@@ -55,7 +55,7 @@ class ElasticExtended(runtime.Extended):
         return False
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        """Plain mirrored variables: what replicas write differently is agreed at the end of the step, in one exchange."""
+        """Plain mirrored variables: what replicas write differently is agreed at the end of the step, all at once."""
         kwargs["aggregation"] = tf.VariableAggregation.NONE
         kwargs["synchronization"] = tf.VariableSynchronization.AUTO
         return super()._create_variable(next_creator, **kwargs)

@@ -1,7 +1,9 @@
-"""Where a step's rows come from: each feed gives any rows of the current global batch, as often as they are asked for."""
+"""Where a step's rows come from: each feed gives any rows of the current global batch, as often as asked."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -42,13 +44,17 @@ class IndexedFeed:
     def read(self, data_pass: int, step: int, start: int, stop: int) -> Any:
         return self.reader.get(data_pass, step, start, stop)
 
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """While it lasts, nothing is read in the background (TensorFlow's context may change)."""
+        return self.reader.paused()
+
     def hint(self, data_pass: int, step: int, start: int, stop: int) -> None:
         if step < self.steps:
             self.reader.hint(data_pass, step, start, stop)
 
 
 class GlobalFeed:
-    """Over a plain `tf.data.Dataset`: each member reads all global batches and takes its rows (see the documentation)."""
+    """Over a plain `tf.data.Dataset`: each member reads all global batches and takes its rows."""
 
     def __init__(self, dataset: tf.data.Dataset):
         self.dataset = dataset
@@ -84,7 +90,9 @@ class BatchFeed:
     steps = 1
 
     def __init__(self, batch: Any):
-        self._batch = tf.nest.map_structure(lambda v: v if v is None or _is_tensor(v) else tf.convert_to_tensor(v), batch)
+        self._batch = tf.nest.map_structure(
+            lambda v: v if v is None or _is_tensor(v) else tf.convert_to_tensor(v), batch
+        )
 
     def rows(self, data_pass: int, step: int) -> int:
         return rows_of(self._batch)
@@ -188,4 +196,4 @@ class LocalBatches:
                 continue
             rows = rows_of(batch)
             cuts = [rows * i // self._replicas for i in range(self._replicas + 1)]
-            yield runtime.regroup([slice_rows(batch, a, b) for a, b in zip(cuts, cuts[1:], strict=False)])
+            yield runtime.regroup([slice_rows(batch, a, b) for a, b in itertools.pairwise(cuts)])

@@ -53,7 +53,7 @@ class ElasticFunction:
     def __call__(self, iterator: Any) -> Any:
         if not isinstance(iterator, FeedIterator):  # train_on_batch: the global batch, the same on all members
             iterator = iter(DistributedFeed(BatchFeed(next(iter(iterator)))))
-            self.calls.ensure_member(self.model)
+            self.calls.enter_by_hand()
             return self.step(iterator)
         logs = None
         for done in range(self.model.steps_per_execution):
@@ -76,7 +76,8 @@ class ElasticFunction:
         state.install_pending()
         rows = iterator.feed.rows(iterator.data_pass, iterator.step)
         if self.kind == "train":
-            calls.boundary(iterator)
+            control, self.last_control = self.last_control, []
+            calls.agreements.act_on(control)
         goal = progress.clock + 1
         facts = {"step": progress.committed, "epoch": progress.epoch, "phase": calls.phase}
         reach("step_begin" if self.kind == "train" else "validation_step", **facts)
@@ -99,14 +100,15 @@ class ElasticFunction:
                 if not isinstance(error, MemberLostError) and not group.collectives.is_loss(error):
                     raise
                 attempts.failed(error, group, facts)
-                calls.recover(error)
+                self.last_control = []
+                calls.agreements.recover(error)
                 if calls.stopping and progress.clock < goal:
                     raise StopIteration from error
                 continue
             self._commit(iterator, logs, goal, rows)
             iterator.hint(parts)
         iterator.advance()
-        calls.after_batch(self.kind == "train")
+        calls.agreements.after_batch(self.kind == "train")
         reach("step_end", **facts)
         return progress.logs
 

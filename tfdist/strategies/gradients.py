@@ -1,6 +1,7 @@
 """The gradients of one `apply`: dense ones are summed, sparse ones (IndexedSlices) are gathered.
 
-Gathered in the order of the replicas, the slices are those of the global batch in its order, so that an optimizer sees exactly
+Gathered in the order of the replicas, the slices are those of the global batch in its order, so that an optimizer
+sees exactly
 what it would see in one process (Keras's optimizers treat a row that occurs twice in their own ways).
 """
 

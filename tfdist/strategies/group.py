@@ -1,6 +1,7 @@
 """The members that compute together, and how they come to be a group again after a change.
 
-`settle` is the one way from one roster to the next, whatever the reason: agree on a roster in the store, form the group, meet,
+`settle` is the one way from one roster to the next, whatever the reason: agree on a roster in the store, form the
+group, meet,
 bring those behind up to the most advanced member, compare digests. Anything that goes wrong on the way starts it again
 with the next roster.
 """
@@ -186,15 +187,18 @@ class ElasticGroup:
             highest = self.session.highest_committed()
             if highest > 0:
                 raise StateLostError(
-                    f"the run had committed step {highest}, but no member of generation {roster.generation} holds its state; "
-                    "start again with another run id, or restore a checkpoint"
+                    f"the run had committed step {highest}, but no member of generation {roster.generation} holds its "
+                    "state; start again with another run id, or restore a checkpoint"
                 )
         candidates = old or known
         source = min(candidates, key=lambda task: (-candidates[task]["clock"], task))
         best = known[source]
         received = 0
-        behind = {t for t, i in known.items() if (i["clock"], i["digest"]) != (best["clock"], best["digest"]) or
-                  (i["fresh"] and not best["fresh"])}
+        behind = {
+            t
+            for t, i in known.items()
+            if (i["clock"], i["digest"]) != (best["clock"], best["digest"]) or (i["fresh"] and not best["fresh"])
+        }
         if self.session.me.task in behind and source != self.session.me.task:
             member = roster.member(source)
             received = self._fetch(member, roster.generation)

@@ -26,15 +26,14 @@ class CallHooks(keras.callbacks.Callback):
             progress.epoch, progress.step = epoch, 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._calls.after_batch(False)
+        self._calls.agreements.after_batch(False)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._calls.end_epoch(epoch)
+        self._calls.agreements.end_epoch(epoch)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Before Keras resets the metrics: nobody does so while another member still needs the totals."""
-        self._calls.after_batch(False)
+        self._calls.agreements.after_batch(False)
         if self._call == "evaluate":
             self._calls.enter_evaluate()
         else:
-            self._calls.group.meeting("validation", {})
+            self._calls.enter_validation()

@@ -68,7 +68,7 @@ def open_session(
             raise ConfigError(
                 "MembershipOptions.store",
                 None,
-                f"TF_CONFIG names {len(others)} other worker(s), but there is no store through which to agree with them",
+                f"TF_CONFIG names {len(others)} other worker(s), but there is no store to agree through",
                 "Set TFDIST_STORE (sqlite:////shared/by/this/machine.db), or start the workers with `tfdist run`.",
             )
         return None, None

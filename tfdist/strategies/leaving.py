@@ -1,6 +1,7 @@
 """SIGTERM: the worker finishes its step, hands over, and exits with the code for a preempted worker.
 
-Python's handlers do not run while TensorFlow computes; the wakeup descriptor is written at once. A handler that the user has
+Python's handlers do not run while TensorFlow computes; the wakeup descriptor is written at once. A handler that the
+user has
 set is called as before, whenever Python comes to it. A second SIGTERM ends the process at once.
 """
 

@@ -1,8 +1,10 @@
 """One execution (or trace) of a step function on one replica: exact averages, reduced once, before anything is applied.
 
-Without further ado the step is *deferred*: the optimizer's `apply` is only noted, the step function runs to its end, then one
+Without further ado the step is *deferred*: the optimizer's `apply` is only noted, the step function runs to its end,
+then one
 packed exchange carries gradients, what the step added to metrics, statistics and requests; then the update is applied.
-A step that fails has thus changed nothing but what `StepRecord.rollback` names. A step function that updates more than once, or
+A step that fails has thus changed nothing but what `StepRecord.rollback` names. A step function that updates more
+than once, or
 reads what it has updated (a GAN), is *immediate*: gradients are reduced on entering `apply`, the rest at the end.
 """
 
@@ -20,11 +22,10 @@ from tfdist.strategies.exchange import Exchange, Written
 from tfdist.strategies.gradients import Gradients
 from tfdist.strategies.inputs import StepInputs
 
-
 CONTROL = "tfdist_control"  # key under which the requests of all members leave a compiled train step
 
 
-class NotDeferrable(Exception):  # noqa: N818 (control flow, never seen by users)
+class NotDeferrable(Exception):
     """The step function must be traced again in the immediate form; the text says why."""
 
 
