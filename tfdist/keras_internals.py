@@ -283,7 +283,7 @@ def watch_results(metrics: list[Any]) -> None:
 
 
 def watch_loss_trackers(model: Any) -> None:
-    """Keras weighs each batch alike in the trackers of the outputs' losses; a replica's part of that is its fraction."""
+    """Keras weighs each batch alike in the trackers of the outputs' losses; a replica's part is its fraction."""
     for metric in getattr(getattr(model, "_compile_loss", None), "metrics", ()):
         if "update_state" not in metric.__dict__:
             object.__setattr__(metric, "update_state", _fraction_of_a_batch(metric.update_state))

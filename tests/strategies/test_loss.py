@@ -24,7 +24,7 @@ LOSSES = {
     "the last step of an epoch": ([kill(1, step=STEPS - 1)], {}, [0, 2]),
     "the last step of all": ([kill(1, step=LAST)], {}, [0, 2]),
     "between a step and the next": ([kill(1, step=6, point="step_end")], {}, [0, 2]),
-    "validation": ([kill(1, point="step_begin", phase="validation", nth=2)], {"validation": True}, [0, 2]),
+    "validation": ([kill(1, point="validation_step", phase="validation", nth=2)], {"validation": True}, [0, 2]),
     "several steps per execution": ([kill(1, step=6)], {"kind": "momentum", "steps_per_execution": 4}, [0, 2]),
     "plain tf.data": ([kill(1, step=10)], {"data": "tf.data", "shuffle": False}, [0, 2]),
     # The second loss comes when the survivors are about to agree, and when they have just formed their group.
@@ -42,6 +42,8 @@ def test_survivors_end_as_plain_training_does(cluster_of, plain, name):
     assert sorted(results.values) == left
     assert_same_training(results, plain(**options), uses=None if "kind" in options else EPOCHS)
     assert last_roster(results) == left
+    for value in results.values.values():
+        assert len(value["batches"]) == len(plain(**options)["batches"])
 
 
 def last_roster(results):

@@ -57,6 +57,11 @@ class KerasCalls:
         self._kind = ""
 
     @property
+    def busy(self) -> bool:
+        """Whether a call of a Keras model is going on."""
+        return bool(self._kind)
+
+    @property
     def predicting(self) -> bool:
         return self._kind == "predict"
 

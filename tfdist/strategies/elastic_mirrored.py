@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from tfdist.strategies.extended import ElasticExtended
 from tfdist.strategies.group import ElasticGroup
 from tfdist.strategies.inputs import StepInputs
 from tfdist.strategies.joining import open_session, resolver_of
+from tfdist.strategies.loops import Loops
 from tfdist.versions import check_versions
 
 
@@ -65,7 +67,8 @@ class ElasticMultiWorkerMirroredStrategy(runtime.StrategyBase):
             None if connect is None else lambda: connect(devices), TensorFlowCollectives(extended), devices
         )
         self.keras_calls = KerasCalls(self.group, StepInputs(devices), Ending(self.group))
-        extended.attach(self.group, self.keras_calls)
+        self._loops = Loops(self.group, self.keras_calls)
+        extended.attach(self.group, self.keras_calls, self._loops)
 
     @property
     def is_chief(self) -> bool:
@@ -73,6 +76,7 @@ class ElasticMultiWorkerMirroredStrategy(runtime.StrategyBase):
         return self.group.is_chief
 
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
+        self._loops.enter()
         return super().run(self.extended.as_step(fn), args, kwargs, options)
 
     def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:
@@ -83,8 +87,32 @@ class ElasticMultiWorkerMirroredStrategy(runtime.StrategyBase):
             return self.experimental_local_results(value)[0]
         if self.experimental_local_results(value)[0].shape.rank == 0:
             axis = None
+        self._loops.enter()
         return super().reduce(reduce_op, value, axis)
 
+    def gather(self, value: Any, axis: int) -> Any:
+        self._loops.enter()
+        return super().gather(value, axis)
+
+    def distribute_datasets_from_function(self, dataset_fn: Any, options: Any = None) -> Any:
+        self._loops.enter()
+        return super().distribute_datasets_from_function(dataset_fn, options)
+
+    def elastic_step(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Makes one step of a training loop of one's own survive lost workers.
+
+        Args:
+            fn: does one global step with this member's rows: `fn(*rows)`, usually a `tf.function` around `run`. Sums
+                over replicas stay sums: divide the loss by the size of the *global* batch.
+
+        Returns:
+            A function of the global batch (tensors or nested structures of them, the same on all members), which
+            gives each member its rows. After a loss the variables are put back and the step is done again by those
+            who are left. It returns what `fn` does.
+        """
+        return self._loops.elastic_step(fn)
+
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+        self._loops.enter()
         feed = self.keras_calls.distribute(dataset)
         return super().experimental_distribute_dataset(dataset, options) if feed is None else feed

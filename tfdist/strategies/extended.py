@@ -13,6 +13,7 @@ from tfdist.strategies.step import ReplicaStep, StepRecord, run_replica
 if TYPE_CHECKING:
     from tfdist.strategies.calls import KerasCalls
     from tfdist.strategies.group import ElasticGroup
+    from tfdist.strategies.loops import Loops
 
 
 class ElasticExtended(runtime.Extended):
@@ -20,10 +21,11 @@ class ElasticExtended(runtime.Extended):
 
     group_of_members: ElasticGroup | None = None
     calls: KerasCalls | None = None
+    loops: Loops | None = None
     nominal_workers = 1
 
-    def attach(self, group: ElasticGroup, calls: KerasCalls) -> None:
-        self.group_of_members, self.calls = group, calls
+    def attach(self, group: ElasticGroup, calls: KerasCalls, loops: Loops) -> None:
+        self.group_of_members, self.calls, self.loops = group, calls, loops
         self.nominal_workers = len(group.session.expected) if group.session is not None else 1
 
     @property
@@ -35,6 +37,16 @@ class ElasticExtended(runtime.Extended):
     def _num_replicas_in_sync(self) -> int:
         """The nominal size of the run, so that a batch size computed from it is the same for a joiner."""
         return len(self.worker_devices) * self.nominal_workers
+
+    @property
+    def _num_workers(self) -> int:
+        """TensorFlow leaves reductions out where it is 1: with a session there may be others at any time."""
+        alone = self.group_of_members is None or self.group_of_members.session is None
+        return 1 if alone else max(2, self.nominal_workers)
+
+    @_num_workers.setter
+    def _num_workers(self, _: int) -> None:
+        """TensorFlow sets it once, from TF_CONFIG."""
 
     @property
     def _is_chief(self) -> bool:
@@ -58,7 +70,10 @@ class ElasticExtended(runtime.Extended):
         """Plain mirrored variables: what replicas write differently is agreed at the end of the step, all at once."""
         kwargs["aggregation"] = tf.VariableAggregation.NONE
         kwargs["synchronization"] = tf.VariableSynchronization.AUTO
-        return super()._create_variable(next_creator, **kwargs)
+        variable = super()._create_variable(next_creator, **kwargs)
+        if self.loops is not None:
+            self.loops.state.created(variable)
+        return variable
 
     def _replica_ctx_all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
         """Gradients were reduced before the optimizer's `apply` (see `strategies.step`)."""

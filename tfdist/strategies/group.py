@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from tfdist.collectives.contract import Collectives
 from tfdist.data.shares import shares
@@ -22,19 +22,11 @@ from tfdist.observe.events import emit
 from tfdist.observe.points import reach
 from tfdist.strategies.inputs import Part
 from tfdist.strategies.progress import Progress
+from tfdist.strategies.state import State
 
 MEET_SECONDS = 24 * 3600.0  # a member in user code for long is waited for (and shown as such), not given up
 TRANSFER_SECONDS = 3600.0
 ALONE = 1 << 24  # generation of a group of one's own, to compile in: no roster gets that far
-
-
-class State(Protocol):
-    """What `settle` needs of the state under training (see `strategies.state.ModelState`)."""
-
-    def digest(self) -> int: ...
-    def outgoing(self) -> tuple[dict[str, Any], list[memoryview]]: ...
-    def expected_bytes(self, header: dict[str, Any]) -> int: ...
-    def install(self, header: dict[str, Any], data: memoryview) -> None: ...
 
 
 class ElasticGroup:

@@ -25,7 +25,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartTensors:
-    """The same inside a step: fraction (float64), start (int64), present and first (bool), requests (float64 vector)."""
+    """The same inside a step: fraction (float64), start (int64), present and first (bool), requests (float64s)."""
 
     fraction: tf.Tensor
     start: tf.Tensor

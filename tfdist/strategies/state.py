@@ -42,11 +42,11 @@ def tensor_of(variable: Any) -> tf.Tensor:
     return value.read_value()
 
 
-class ModelState:
-    """State of one model: what is sent to a member that is behind, or joins."""
+class State:
+    """Variables under training: what is sent to a member that is behind, or joins."""
 
-    def __init__(self, model: Any, progress: Progress):
-        self.model, self.progress = model, progress
+    def __init__(self, progress: Progress):
+        self.progress = progress
         self.callbacks: list[Any] = []
         self.history: Any = None
         self._at_commit: dict[int, tf.Tensor] = {}
@@ -54,7 +54,8 @@ class ModelState:
         self._small: list[Any] | None = None
 
     def variables(self) -> list[Any]:
-        return state_variables(self.model)
+        """Keras variables, or what looks like one, in the same order in every process."""
+        raise NotImplementedError
 
     def small_variables(self) -> list[Any]:
         if self._small is None:
@@ -156,6 +157,17 @@ class ModelState:
             self.history.epoch = list(header["history"]["epoch"])
             self.history.history = {k: list(v) for k, v in header["history"]["history"].items()}
         self.commit()
+
+
+class ModelState(State):
+    """The state of one Keras model."""
+
+    def __init__(self, model: Any, progress: Progress):
+        super().__init__(progress)
+        self.model = model
+
+    def variables(self) -> list[Any]:
+        return state_variables(self.model)
 
 
 def _unpack(specs: list[list[Any]], data: memoryview) -> Iterator[np.ndarray]:
