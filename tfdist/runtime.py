@@ -166,13 +166,19 @@ class Launcher(cross_device_utils.CollectiveReplicaLauncher):
 class CrossDeviceOps(cross_device_ops.CollectiveAllReduce):
     """TensorFlow's cross-device operations over our launchers.
 
-    Relies on `_launchers`, one per local device, and on `_all_reduce` dividing by a static size for MEAN only.
+    Relies on `_launchers`, one per local device, on `_all_reduce` dividing by a static size for MEAN only, and on
+    `_num_between_graph_workers` being asked before a reduction is left out.
     """
 
-    def __init__(self, group: Group, devices: Sequence[str], options: Options):
-        self._group = group
+    def __init__(self, group: Group, devices: Sequence[str], options: Options, alone: bool):
+        self._group, self._alone = group, alone
         super().__init__(devices, len(devices), options)
         self._launchers = [Launcher(group, device, options) for device in self._devices]
+
+    @property
+    def _num_between_graph_workers(self) -> int:
+        """TensorFlow leaves a reduction out where it is 1; the group may grow at any time."""
+        return 1 if self._alone else 2
 
     def _all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Options) -> Any:
         total = super()._all_reduce(tf.distribute.ReduceOp.SUM, value, replica_id, options)
@@ -198,8 +204,9 @@ class Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
         self.group = Group(len(self.worker_devices))
         self.launchers = [Launcher(self.group, device, options) for device in self.worker_devices]
         self.host_group = Group(1)
-        self._cross_device_ops = CrossDeviceOps(self.group, self.worker_devices, options)
-        self._host_cross_device_ops = CrossDeviceOps(self.host_group, [self._worker_device], options)
+        alone = self.base_config is None
+        self._cross_device_ops = CrossDeviceOps(self.group, self.worker_devices, options, alone)
+        self._host_cross_device_ops = CrossDeviceOps(self.host_group, [self._worker_device], options, alone)
 
     def _initialize_local_devices(self, cluster_resolver: Any, worker_device: str) -> tuple[tuple[str, ...], str]:
         """GPUs where there are any, else the logical CPUs that the user configured (TensorFlow takes one only)."""

@@ -72,7 +72,7 @@ class MembershipOptions:
 def resolve(options: MembershipOptions, environ: Mapping[str, str]) -> MembershipOptions:
     """Returns `options` with what the environment adds: TFDIST_STORE, TFDIST_RUN_ID, TFDIST_HEARTBEAT_TIMEOUT.
 
-    The store stays None where neither names one: then there is no shared store. A heartbeat timeout from the environment
+    The store stays None where neither names one: then there is no shared store. A timeout from the environment
     counts where the options leave both times at their defaults; it sets the interval to a fifth of itself.
     """
     resolved = replace(

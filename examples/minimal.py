@@ -1,0 +1,19 @@
+"""The smallest elastic script. `tfdist run --workers 3 examples/minimal.py`, then kill one of the workers: it goes on.
+
+Compared with a script for `tf.distribute.MultiWorkerMirroredStrategy`, the three lines that mention tfdist changed.
+"""
+
+import keras
+import numpy as np
+
+import tfdist
+
+x = np.random.RandomState(0).randn(6000, 20).astype("float32")
+y = x.sum(axis=1, keepdims=True)
+dataset = tfdist.data.elastic_dataset((x, y), global_batch_size=60)
+
+with tfdist.ElasticMultiWorkerMirroredStrategy().scope():
+    model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(1)])
+    model.compile(optimizer="adam", loss="mse")
+
+model.fit(dataset, epochs=10, callbacks=[tfdist.callbacks.ElasticTraining()], verbose=2)
