@@ -2,8 +2,8 @@
 
     tfdist run --workers 3 examples/custom_train_step.py
 
-Nothing in the model knows of workers. The step updates twice, and the second update sees the first one's weights; a step
-during which a worker is lost is put back as a whole and done again, and the metrics count it once.
+Nothing in the model knows of workers. The step updates twice, and the second update sees the first one's weights. A
+step during which a worker is lost is put back as a whole and done again, so the metrics count it once.
 """
 
 import argparse
@@ -61,8 +61,9 @@ def main() -> None:
     keras.utils.set_random_seed(1)
     angle = np.random.RandomState(0).uniform(0, 2 * np.pi, 3000)
     circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1).astype("float32")
+    strategy = tfdist.ElasticMultiWorkerMirroredStrategy()  # before anything else that TensorFlow does
     dataset = tfdist.data.elastic_dataset(circle, global_batch_size=60)
-    with tfdist.ElasticMultiWorkerMirroredStrategy().scope():
+    with strategy.scope():
         model = Gan()
         model.compile()
     model.fit(dataset, epochs=epochs, callbacks=[tfdist.callbacks.ElasticTraining()], verbose=2)

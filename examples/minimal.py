@@ -8,11 +8,13 @@ import numpy as np
 
 import tfdist
 
+strategy = tfdist.ElasticMultiWorkerMirroredStrategy()  # before anything else that TensorFlow does
+
 x = np.random.RandomState(0).randn(6000, 20).astype("float32")
 y = x.sum(axis=1, keepdims=True)
 dataset = tfdist.data.elastic_dataset((x, y), global_batch_size=60)
 
-with tfdist.ElasticMultiWorkerMirroredStrategy().scope():
+with strategy.scope():
     model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(1)])
     model.compile(optimizer="adam", loss="mse")
 

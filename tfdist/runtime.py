@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import cluster_pb2, config_pb2, tensorflow_server_pb2
 from tensorflow.python.autograph.core import ag_ctx as autograph_ctx
 from tensorflow.python.autograph.impl import api as autograph
+from tensorflow.python.data.experimental.ops import distribute as data_distribute
 from tensorflow.python.distribute import (
     collective_all_reduce_strategy,
     collective_util,
@@ -315,6 +316,15 @@ def reads_after(graph: Any, first_operation: int, handles: set[int]) -> bool:
     """
     inner = {id(inside) for outside, inside in getattr(graph, "captures", ()) if id(outside) in handles} | handles
     return any(id(t) in inner for op in graph.get_operations()[first_operation:] for t in op.inputs)
+
+
+def shard(dataset: tf.data.Dataset, count: int, index: int) -> tf.data.Dataset:
+    """What `experimental_distribute_dataset` gives worker `index` of `count`: smaller batches of its part."""
+    size = int(data_distribute.compute_batch_size(dataset))
+    if size > 0:
+        sizes = data_distribute.batch_sizes_for_worker(size, count, 1, index)
+        dataset = dataset.rebatch(sizes)
+    return data_distribute._AutoShardDataset(dataset, count, index)
 
 
 def convert(fn: Any) -> Any:

@@ -45,6 +45,8 @@ class Feeding:
         progress = self._group.progress
         self._first_batch = progress.step
         self._training.start_at(progress.data_pass, progress.data_step)
+        if progress.sharded:
+            self._training.shard(self._group)
 
     def take_first_batch(self) -> int:
         """Number of the first batch of the epoch that begins now."""

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
+import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from tfdist import runtime
+from tfdist.observe.events import emit
 from tfdist.strategies.inputs import Part
+
+if TYPE_CHECKING:
+    from tfdist.strategies.group import ElasticGroup
+    from tfdist.strategies.sharded import ShardedFeed
 
 
 class Feed(Protocol):
@@ -77,6 +84,15 @@ class GlobalFeed:
     def rows(self, data_pass: int, step: int) -> int:
         return rows_of(self._seek(data_pass, step))
 
+    def fingerprint(self, data_pass: int) -> int:
+        """Checksum of the first batch of a pass: equal on all members if the dataset is deterministic."""
+        crc = 0
+        for value in tf.nest.flatten(self._seek(data_pass, 0), expand_composites=True):
+            if value is not None:
+                array = value.numpy()
+                crc = zlib.crc32(repr(array.tolist()).encode() if array.dtype == object else array.tobytes(), crc)
+        return crc
+
     def read(self, data_pass: int, step: int, start: int, stop: int) -> Any:
         return slice_rows(self._seek(data_pass, step), start, stop)
 
@@ -139,12 +155,29 @@ class FeedIterator:
     def __iter__(self) -> FeedIterator:
         return self
 
+    def parts(self, group: ElasticGroup) -> list[Part]:
+        """The rows of the next global batch that the local replicas compute.
+
+        Raises:
+            StopIteration: the pass over the data has ended.
+        """
+        if self.source.sharded is None and self.step == 0 and group.size > 1 and hasattr(self.feed, "fingerprint"):
+            mine = self.feed.fingerprint(self.data_pass)
+            answers = group.meeting("first batch", {"crc": mine})
+            if len({answer["crc"] for answer in answers.values()}) > 1:
+                self.source.shard(group)
+        if self.source.sharded is not None:
+            return self.source.sharded.parts(self.data_pass, self.step)
+        return group.parts(self.feed.rows(self.data_pass, self.step))
+
     def __next__(self) -> Any:
         """A look at the next batch, for Keras to build a model from; it is not used up."""
         return self.feed.read(self.data_pass, self.step, 0, min(2, self.feed.rows(self.data_pass, self.step)))
 
     def read(self, parts: list[Part]) -> Any:
         """The rows of the local replicas; one without rows gets the batch's first, which then counts nothing."""
+        if self.source.sharded is not None:
+            return self.source.sharded.read(parts)
         start, stop = parts[0].start, parts[-1].stop
         mine = self.feed.read(self.data_pass, self.step, start, stop) if stop > start else None
         structures = []
@@ -156,7 +189,7 @@ class FeedIterator:
         return runtime.regroup(structures)
 
     def hint(self, parts: list[Part]) -> None:
-        self.feed.hint(self.data_pass, self.step + 1, parts[0].start, parts[-1].stop)
+        self.feed.hint(self.data_pass, self.step, parts[0].start, parts[-1].stop)
 
     def advance(self) -> None:
         self.source.used(self)
@@ -168,9 +201,23 @@ class DistributedFeed:
 
     def __init__(self, feed: Feed, first_pass: int = 0, ended: Callable[[int], None] | None = None):
         self.feed, self.next_pass, self._next_step, self._ended = feed, first_pass, 0, ended
+        self.sharded: ShardedFeed | None = None
 
     def __iter__(self) -> FeedIterator:
         return FeedIterator(self, self.next_pass, self._next_step)
+
+    def shard(self, group: ElasticGroup) -> None:
+        """From now on each member computes what its shard gives: the dataset differs from process to process."""
+        from tfdist.strategies.sharded import ShardedFeed
+
+        self.sharded = ShardedFeed(self.feed.dataset, group)
+        group.progress.sharded = True
+        emit(
+            "sharded",
+            "the dataset gives other batches in each process (an unseeded shuffle?): each worker computes its shard, and "
+            "a change of workers may repeat or leave out samples; use elastic_dataset, or give the shuffle a seed",
+            level=logging.WARNING,
+        )
 
     def start_at(self, data_pass: int, step: int) -> None:
         """Where the next iteration begins (a joiner's first)."""

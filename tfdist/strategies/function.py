@@ -24,8 +24,9 @@ class Attempts:
 
     LIMIT = 5
 
-    def __init__(self, goal: int):
-        self._goal, self._count, self._lost = goal, 0, set()
+    def __init__(self) -> None:
+        self._count = 0
+        self._lost: set[Any] = set()
 
     def failed(self, error: BaseException, group: Any, facts: dict[str, Any]) -> None:
         """Raises when it is no use to try again."""
@@ -74,18 +75,17 @@ class ElasticFunction:
         calls, group = self.calls, self.calls.group
         progress, state = group.progress, calls.state
         state.install_pending()
-        rows = iterator.feed.rows(iterator.data_pass, iterator.step)
         if self.kind == "train":
             control, self.last_control = self.last_control, []
             calls.agreements.act_on(control)
-        goal = progress.clock + 1
         facts = {"step": progress.committed, "epoch": progress.epoch, "phase": calls.phase}
         reach("step_begin" if self.kind == "train" else "validation_step", **facts)
-        attempts = Attempts(goal)
-        while progress.clock < goal:
+        attempts = Attempts()
+        while True:
             handles: list[Any] = []
+            parts = iterator.parts(group)
+            goal = progress.clock + 1
             try:
-                parts = group.parts(rows)
                 batch = iterator.read(parts)
                 handles = state.handles(self._may_change())
                 with group.computing():
@@ -99,15 +99,18 @@ class ElasticFunction:
                 state.put_back(handles)
                 if not isinstance(error, MemberLostError) and not group.collectives.is_loss(error):
                     raise
-                attempts.failed(error, group, facts)
                 self.last_control = []
+                attempts.failed(error, group, facts)
                 calls.agreements.recover(error)
-                if calls.stopping and progress.clock < goal:
+                if progress.clock >= goal:
+                    break  # the others had completed it, and gave this member what came of it
+                if calls.stopping:
                     raise StopIteration from error
                 continue
-            self._commit(iterator, logs, goal, rows)
-            iterator.hint(parts)
+            self._commit(iterator, logs, goal, parts[0].rows)
+            break
         iterator.advance()
+        iterator.hint(parts)
         calls.agreements.after_batch(self.kind == "train")
         reach("step_end", **facts)
         return progress.logs

@@ -18,6 +18,7 @@ class Progress:
         epoch, step: the training step that comes next in the current `fit`.
         data_pass, data_step: the same as position in the dataset (they differ with `steps_per_epoch`).
         logs: what the last event gave: logs of a step, or answers of a meeting.
+        sharded: each member computes what its shard of the dataset gives (see `strategies.sharded`).
         fresh: this process has not received the run's state yet; it is never a source.
     """
 
@@ -29,6 +30,7 @@ class Progress:
     data_pass: int = 0
     data_step: int = 0
     logs: Any = field(default=None)
+    sharded: bool = False
     fresh: bool = True
 
     def facts(self) -> dict[str, Any]:
@@ -38,6 +40,7 @@ class Progress:
     def adopt(self, facts: dict[str, Any]) -> None:
         for name in ("clock", "committed", "call", "epoch", "step", "data_pass", "data_step"):
             setattr(self, name, int(facts[name]))
+        self.sharded = bool(facts["sharded"])
         self.logs = facts["logs"]
         self.fresh = False
 
