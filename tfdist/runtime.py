@@ -321,10 +321,8 @@ def reads_after(graph: Any, first_operation: int, handles: set[int]) -> bool:
 def shard(dataset: tf.data.Dataset, count: int, index: int) -> tf.data.Dataset:
     """What `experimental_distribute_dataset` gives worker `index` of `count`: smaller batches of its part."""
     size = int(data_distribute.compute_batch_size(dataset))
-    if size > 0:
-        sizes = data_distribute.batch_sizes_for_worker(size, count, 1, index)
-        dataset = dataset.rebatch(sizes)
-    return data_distribute._AutoShardDataset(dataset, count, index)
+    part = data_distribute._AutoShardDataset(dataset, count, index)
+    return part.rebatch(data_distribute.batch_sizes_for_worker(size, count, 1, index)) if size > 0 else part
 
 
 def convert(fn: Any) -> Any:
