@@ -32,7 +32,7 @@ JOINS = {
 def test_who_joins_takes_up_where_the_others_are(cluster_of, plain, name):
     faults, options = JOINS[name]
     cluster = cluster_of(3, faults=faults, restart=True)
-    results = cluster.run(jobs.train, {**options, **ALL_FROM_12}, timeout=150)
+    results = cluster.run(jobs.train, {**options, **ALL_FROM_12}, timeout=75)
     cluster.assert_all_fired()
     assert results.codes == {0: 0, 1: 0, 2: 0}
     assert_same_training(results, plain(**options), uses=None if "kind" in options else EPOCHS)
@@ -56,7 +56,7 @@ def test_a_replacement_runs_a_script_of_several_calls_from_the_top(cluster_of, p
     """evaluate, fit (steps 0 to 7), evaluate, fit (8 to 31): what is over gives its recorded result."""
     options = {"script": True}
     cluster = cluster_of(3, faults=[kill(1, step=step)], restart=True)
-    results = cluster.run(jobs.train, {**options, "wait": {"18": 3}}, timeout=150)
+    results = cluster.run(jobs.train, {**options, "wait": {"18": 3}}, timeout=75)
     cluster.assert_all_fired()
     assert results.codes == {0: 0, 1: 0, 2: 0}
     assert_same_training(results, plain(**options), uses=EPOCHS + 1)

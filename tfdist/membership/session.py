@@ -116,6 +116,11 @@ class Session:
         return self._state.expected
 
     @property
+    def join_timeout(self) -> float:
+        """Seconds that are waited for what others, or the store, must do."""
+        return self._options.join_timeout
+
+    @property
     def newest_generation(self) -> int:
         """Generation of the newest roster that this process has heard of. Cheap."""
         newest = self._state.store.roster

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator
 
-from tfdist.errors import MemberLostError
+from tfdist.errors import MemberLostError, TooFewWorkersError
 from tfdist.observe.events import emit
 from tfdist.strategies.ending import Ending
 from tfdist.strategies.group import ElasticGroup
@@ -48,11 +49,23 @@ class Agreements:
             return
         if self._exit_code is not None:
             self._group.session.request_leave("asked to stop")
-            self._group.settle("leaving", leaving=True)
+            try:
+                self._group.settle("leaving", leaving=True)
+            except TooFewWorkersError as error:
+                emit("state_lost", f"nobody is left to hand over to: {error}", level=logging.WARNING)
+            self.leave_if_asked()
+        self._group.settle("a member leaves" if wanted["leave"] else "a worker joins")
+
+    def leave_if_asked(self) -> None:
+        """At a point where all members hold the same state: this worker goes, if it was asked to.
+
+        Raises:
+            SystemExit: it has left.
+        """
+        if self._exit_code is not None:
             emit("left", f"this worker leaves after step {self._group.progress.committed}, as asked; the others go on")
             self._ending.left()
             sys.exit(self._exit_code)
-        self._group.settle("a member leaves" if wanted["leave"] else "a worker joins")
 
     def ask_to_leave(self, exit_code: int) -> None:
         """From any thread: this worker hands over at the next step boundary and exits with that code."""
@@ -111,3 +124,4 @@ class Agreements:
         answers = self._group.meeting(f"epoch {epoch}", {"stop": self._wants_stop})
         if any(answer["stop"] for answer in answers.values()):
             self._wants_stop = self._group.stop_agreed = True
+        self.leave_if_asked()

@@ -55,6 +55,7 @@ class KerasCalls:
         self._ending, self._rate = ending, Rate()
         self._number = 0
         self._kind = ""
+        self._validates = False
 
     @property
     def busy(self) -> bool:
@@ -90,6 +91,7 @@ class KerasCalls:
         self.agreements.elastic = any(getattr(c, "makes_fit_elastic", False) for c in user)
         self.state.callbacks = [c for c in user if not getattr(c, "makes_fit_elastic", False)]
         self._add_hooks(arguments, CallHooks(self, "fit"))
+        self._validates = arguments.get("validation_data") is not None or bool(arguments.get("validation_split"))
         if self.group.session is not None:
             self.group.session.agree(f"fit/{self._number}", facts_of_fit(model, arguments, self.group))
 
@@ -120,7 +122,7 @@ class KerasCalls:
         self._add_hooks(arguments, CallHooks(self, "evaluate"))
 
         def body() -> dict[str, Any]:
-            with self._doing("test", "evaluate"):
+            with self._doing("test", "evaluate"), self.agreements.listening():
                 return plain(original(**arguments, return_dict=True))
 
         logs, _ = self._once(body)
@@ -148,6 +150,7 @@ class KerasCalls:
                 session = self.group.session
         if session is not None:
             session.record(key, result)
+        self.agreements.leave_if_asked()
         reach("call_end", call=self._number)
         return result, True
 
@@ -198,7 +201,7 @@ class KerasCalls:
         if progress.fresh and group.session is not None:
             self._announce("compiling")
             group.form_alone()
-            self.state.model.train_function.warm_up(self.feeding.peek())
+            self._compile(self.state.model)
             self._join()
         progress.fresh = False
         if progress.call == self._number:  # the others are inside this call
@@ -207,6 +210,14 @@ class KerasCalls:
         else:
             progress.epoch = progress.step = 0
             self._meet_for_call()
+
+    def _compile(self, model: Any) -> None:
+        """Train and test step, on rows of the training data, so that nobody waits for this process's tracing."""
+        model.train_function.warm_up(self.feeding.peek())
+        if self._validates:
+            with self._doing("test", "compiling"):
+                model.make_test_function()
+                model.test_function.warm_up(self.feeding.peek())
 
     def enter_evaluate(self) -> None:
         """Founders meet in it; who comes later waits for its end (`_join` raises then)."""

@@ -214,8 +214,8 @@ class DistributedFeed:
         group.progress.sharded = True
         emit(
             "sharded",
-            "the dataset gives other batches in each process (an unseeded shuffle?): each worker computes its shard, and "
-            "a change of workers may repeat or leave out samples; use elastic_dataset, or give the shuffle a seed",
+            "the dataset gives other batches in each process (an unseeded shuffle?): each worker computes its "
+            "shard, and a change of workers may repeat or leave out samples; use elastic_dataset, or give the shuffle a seed",
             level=logging.WARNING,
         )
 

@@ -9,13 +9,14 @@ with the next roster.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfdist.collectives.contract import Collectives
 from tfdist.data.shares import shares
-from tfdist.errors import IncompatibleError, MemberLostError, StateLostError, TransferError
+from tfdist.errors import IncompatibleError, MemberLostError, StateLostError, TooFewWorkersError, TransferError
 from tfdist.membership.roster import Member, Roster
 from tfdist.membership.session import Session
 from tfdist.observe.events import emit
@@ -23,6 +24,7 @@ from tfdist.observe.points import reach
 from tfdist.strategies.inputs import Part
 from tfdist.strategies.progress import Progress
 from tfdist.strategies.state import State
+from tfdist.strategies.waiting import Watchdog
 
 MEET_SECONDS = 24 * 3600.0  # a member in user code for long is waited for (and shown as such), not given up
 TRANSFER_SECONDS = 3600.0
@@ -40,6 +42,9 @@ class ElasticGroup:
         self.generation = 0
         self.changing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self._busy_since: float | None = None
+        self._interruption = ""
+        self._watchdog: Watchdog | None = None
+        self.doing = "in user code"
         self.wants_stop: Callable[[], bool] = lambda: False
         self.stop_agreed = False
         self.session = self._open()
@@ -50,12 +55,14 @@ class ElasticGroup:
         session = self._connect()
         session.start()
         session.on_lost(self._interrupt)
-        session.on_message("stop", lambda task, _: self._interrupt(f"{task} asks all to stop"))
+        session.on_message("stop", self._stop_asked)
+        self._watchdog = Watchdog(self)
         session.serve_state(self._serve, on_chunk=lambda sent: reach("transfer_serve", bytes=sent))
         return session
 
     def join_again(self) -> None:
         """As a new incarnation, after this process was removed: it holds no state that counts."""
+        self._watchdog.close()
         self.session.close(say_goodbye=False)
         self.session = self._open()
         self.roster, self.progress.fresh, self.generation = None, True, 0
@@ -91,24 +98,59 @@ class ElasticGroup:
     # --- steps ---
 
     @contextlib.contextmanager
-    def computing(self) -> Iterator[None]:
-        """While it lasts, a loss or a newer roster aborts the collectives that wait in this process."""
+    def computing(self, doing: str = "step") -> Iterator[None]:
+        """While it lasts, a loss, a newer roster or a wish to stop aborts the collectives that wait in this process.
+
+        Raises:
+            MemberLostError: such a thing is known already.
+        """
+        if self.session is None:
+            yield
+            return
+        self._wait_while_fenced()
+        self.doing = f"{doing} {self.progress.clock + 1}"
+        self.session.publish(doing=self.doing, clock=self.progress.clock)
         self._busy_since = time.monotonic()
         try:
-            if self.session is not None and (self.session.lost or self._outdated()):
-                raise MemberLostError(self.generation, self.session.lost, "known before the step began")
+            if self._interruption or self.session.lost or self.session.newest_generation > self.generation:
+                raise MemberLostError(self.generation, self.session.lost, self._interruption or "a newer roster stands")
             yield
         finally:
             self._busy_since = None
+            self.session.publish(doing="in user code", clock=self.progress.clock)
 
-    def _outdated(self) -> bool:
-        newest = self.session.newest_generation if self.session is not None else 0
-        return newest > self.generation
+    def waiting_for(self) -> float:
+        """Seconds since the present step or meeting began; 0 outside of one."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def members_are_apart(self, sentence: str) -> None:
+        """Ends the wait of a step or meeting that can't end by itself."""
+        self.session.report_error(sentence)
+
+    def _wait_while_fenced(self) -> None:
+        """A roster of one whose lease ran out may have a successor that it knows nothing of: it stands still."""
+        said = False
+        deadline = time.monotonic() + self.session.join_timeout
+        while self.session.fenced:
+            if not said:
+                emit(
+                    "fenced", "alone, and the store has not answered for a lease: waiting for it", level=logging.WARNING
+                )
+                said = True
+            if time.monotonic() > deadline:
+                raise TooFewWorkersError("alone, and the store did not come back within join_timeout")
+            time.sleep(0.05)  # the lease is renewed by the session's thread
 
     def _interrupt(self, reason: str = "") -> None:
         """Called by the session's thread."""
+        self._interruption = str(reason) or "a member was lost"
         if self._busy_since is not None:
-            self.collectives.abort(str(reason) or "a member was lost")
+            self.collectives.abort(self._interruption)
+
+    def _stop_asked(self, task: Any, message: dict[str, Any]) -> None:
+        if message.get("clock", -1) >= self.progress.clock:
+            self._interrupt(f"{task} asks all to stop")
 
     # --- from one roster to the next ---
 
@@ -143,6 +185,7 @@ class ElasticGroup:
             try:
                 with self.changing():
                     self.session.watch_members(roster)
+                    self._interruption = ""
                     self.collectives.form(roster)
                 self.roster = roster
                 reach("formed", generation=roster.generation)
@@ -243,7 +286,7 @@ class ElasticGroup:
         goal = self.progress.clock + 1
         while self.progress.clock < goal:
             try:
-                with self.computing():
+                with self.computing(f"meeting {name!r}"):
                     answers = self.session.meet(self.roster, f"{name}@{goal}", payload, MEET_SECONDS)
             except MemberLostError as error:
                 self.settle(str(error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -74,6 +76,8 @@ def open_session(
         return None, None
     store = open_store(options.store) if isinstance(options.store, str) else options.store
 
+    _check_port(config)
+
     def connect(devices: int) -> Session:
         return Session(
             task=config.task,
@@ -87,6 +91,24 @@ def open_session(
         )
 
     return connect, config
+
+
+def _check_port(config: TaskConfig) -> None:
+    """TensorFlow's own message for a port in use names neither the port nor what to do."""
+    port = address_of(config)[1]
+    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return
+            raise ConfigError(
+                f"TF_CONFIG cluster.{config.task.job}[{config.task.index}]",
+                config.address,
+                f"port {port} is in use on this machine",
+                "End the process that listens there (ss -ltnp shows it), or give this worker another port.",
+            ) from None
 
 
 def address_of(config: TaskConfig) -> tuple[str, int]:
