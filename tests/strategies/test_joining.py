@@ -23,7 +23,7 @@ JOINS = {
     "a preempted worker is replaced": ([terminate(1, step=5)], {}),
     "the joiner dies in the transfer": ([kill(1, step=5), kill(1, point="transfer_chunk", incarnation=1)], {}),
     "the source dies in the transfer": ([kill(1, step=5), kill(0, point="transfer_serve")], {}),
-    "join and kill in the same step": ([kill(1, step=5), kill(2, point="settle", facts={"why": "join"})], {}),
+    "join and kill in the same step": ([kill(1, step=5), kill(2, point="settle", facts={"why": "a worker joins"})], {}),
     "the joiner dies in its first step": ([kill(1, step=5), kill(1, point="step_begin", incarnation=1)], {}),
 }
 

@@ -14,7 +14,7 @@ from tfdist.errors import IncompatibleError
 from tfdist.strategies.callback_state import callback_arrays, callback_facts, install_callbacks
 from tfdist.strategies.progress import Progress
 
-SMALL = 4096  # elements; small variables are what Python code around the steps sets (learning rates, totals, seeds)
+SMALL = 16  # elements of a variable that Python code around the steps may set (a learning rate, a counter)
 SAMPLED_ABOVE = 64 << 20  # bytes; above, the digest looks at each variable's beginning and end only
 
 
@@ -57,9 +57,16 @@ class State:
         """Keras variables, or what looks like one, in the same order in every process."""
         raise NotImplementedError
 
+    def totals(self) -> list[Any]:
+        """Those of the variables that Keras resets between steps."""
+        return []
+
     def small_variables(self) -> list[Any]:
         if self._small is None:
-            self._small = [v for v in self.variables() if math.prod(v.shape) <= SMALL and not v.trainable]
+            totals = {id(v) for v in self.totals()}
+            self._small = [
+                v for v in self.variables() if id(v) in totals or (math.prod(v.shape) <= SMALL and not v.trainable)
+            ]
         return self._small
 
     def forget_layout(self) -> None:
@@ -168,6 +175,9 @@ class ModelState(State):
 
     def variables(self) -> list[Any]:
         return state_variables(self.model)
+
+    def totals(self) -> list[Any]:
+        return self.model.metrics_variables
 
 
 def _unpack(specs: list[list[Any]], data: memoryview) -> Iterator[np.ndarray]:
