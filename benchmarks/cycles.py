@@ -169,7 +169,8 @@ class Training:
         return float(records["time"][records["step"] >= step][0])
 
     def _median_step(self, tasks: Iterable[int], before: float) -> float:
-        return float(np.median([np.diff(self.stamps(t).before(before, MEDIAN_OF)["time"]) for t in tasks]))
+        steps = [np.diff(self.stamps(task).before(before, MEDIAN_OF)["time"]) for task in tasks]
+        return float(np.median(np.concatenate(steps)))
 
     def _formations(self, tasks: Iterable[int], members: Iterable[int], since: float) -> dict[int, dict[str, Any]]:
         """By task: the event in which it formed a group of `members`."""

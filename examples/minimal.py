@@ -1,6 +1,6 @@
 """The smallest elastic script. `tfdist run --workers 3 examples/minimal.py`, then kill one of the workers: it goes on.
 
-Compared with a script for `tf.distribute.MultiWorkerMirroredStrategy`, the three lines that mention tfdist changed.
+Compared with a script for `tf.distribute.MultiWorkerMirroredStrategy`, the three numbered lines changed.
 """
 
 import keras
@@ -8,14 +8,15 @@ import numpy as np
 
 import tfdist
 
-strategy = tfdist.ElasticMultiWorkerMirroredStrategy()  # before anything else that TensorFlow does
+strategy = tfdist.ElasticMultiWorkerMirroredStrategy()  # 1: before anything else that TensorFlow does
 
-x = np.random.RandomState(0).randn(6000, 20).astype("float32")
+x = np.random.RandomState(0).randn(1200, 20).astype("float32")
 y = x.sum(axis=1, keepdims=True)
-dataset = tfdist.data.elastic_dataset((x, y), global_batch_size=60)
+dataset = tfdist.data.elastic_dataset((x, y), global_batch_size=60)  # 2: or x and y to fit, as they are
 
 with strategy.scope():
     model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(1)])
     model.compile(optimizer="adam", loss="mse")
 
+# 3: the callback; without it, losing a worker ends the script
 model.fit(dataset, epochs=10, callbacks=[tfdist.callbacks.ElasticTraining()], verbose=2)

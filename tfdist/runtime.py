@@ -6,9 +6,11 @@ Measured on TensorFlow 2.21.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -251,6 +253,13 @@ class Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
             for (other, index), address in sorted(addresses.items()):
                 if other == job:
                     tasks[index] = address
+        with _quiet():
+            self._update_server(cluster, config)
+        first = FIRST_GENERATION_KEY + 2 * generation
+        self.group.become(len(addresses) * len(self.worker_devices), first)
+        self.host_group.become(len(addresses), first + 1)
+
+    def _update_server(self, cluster: cluster_pb2.ClusterDef, config: config_pb2.ConfigProto) -> None:
         context.context().enable_collective_ops(
             tensorflow_server_pb2.ServerDef(
                 cluster=cluster,
@@ -260,9 +269,21 @@ class Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
                 protocol="grpc",
             )
         )
-        first = FIRST_GENERATION_KEY + 2 * generation
-        self.group.become(len(addresses) * len(self.worker_devices), first)
-        self.host_group.become(len(addresses), first + 1)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """TensorFlow warns each time that collectives are enabled after start-up; here that is what is meant to happen."""
+    logger = logging.getLogger("absl")
+
+    def other(record: logging.LogRecord) -> bool:
+        return "Enabling collective ops after program startup" not in record.getMessage()
+
+    logger.addFilter(other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(other)
 
 
 def _device_prefix(job: str, index: int) -> str:

@@ -22,6 +22,7 @@ def make(kind: str) -> tuple[Any, Any, Any, dict[str, Any]]:
         "accumulation": _mlp,
         "cnn": _cnn,
         "batchnorm": _batchnorm,
+        "batchnorm, other rows": _batchnorm,
     }[kind](kind)
 
 
@@ -93,5 +94,7 @@ def _batchnorm(kind: str) -> tuple[Any, Any, Any, dict[str, Any]]:
     from keras import Input, Sequential, layers, optimizers
 
     x = np.tile(np.array([1.0, -2.0, 3.0, 0.5]), (SAMPLES, 1))
+    if kind == "batchnorm, other rows":
+        x = np.random.RandomState(2).randn(SAMPLES, 4)
     stack = [layers.BatchNormalization(momentum=0.9, name="norm"), layers.Dense(3, activation="tanh"), layers.Dense(1)]
     return Sequential([Input((4,)), *stack]), x, _features()[1], {"optimizer": optimizers.Adam(0.01), "loss": "mse"}

@@ -1,4 +1,4 @@
-"""Ways to break the code in a worker, each of which the equality and the witness must show."""
+"""What is done to the code in a worker: it is broken, which the equality must show; or a step fails late, which it must stand."""
 
 from __future__ import annotations
 
@@ -37,8 +37,29 @@ def _apply_twice(_: int) -> None:
     ElasticFunction.run = run  # type: ignore[method-assign]
 
 
+def _only_worker_1_commits(worker: int) -> None:
+    """In all other workers the step fails when it is done, as if a message had been lost on its last way."""
+    import tensorflow as tf
+
+    original, failed = ElasticFunction.run, []
+
+    def run(self: ElasticFunction, batch: Any, parts: list[Part]) -> Any:
+        group, state = self.calls.group, self.calls.state
+        late = self.kind == "train" and group.roster is not None and group.progress.committed == STEP
+        if worker == 1 or failed or not late:
+            return original(self, batch, parts)
+        failed.append(True)
+        before = state.handles(state.variables())
+        original(self, batch, parts)
+        state.put_back(before)
+        raise tf.errors.UnavailableError(None, None, "Connection reset by peer (as the test has it)")
+
+    ElasticFunction.run = run  # type: ignore[method-assign]
+
+
 MUTATIONS: dict[str, Callable[[int], None]] = {
     "drop a sample": _other_parts(lambda part: Part(part.start + 1, part.stop, part.rows)),
     "repeat a sample": _other_parts(lambda part: Part(part.start - 1, part.stop, part.rows)),
     "apply a step twice": _apply_twice,
+    "only worker 1 commits": _only_worker_1_commits,
 }

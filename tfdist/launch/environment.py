@@ -42,7 +42,10 @@ def shared_environment(
         "TFDIST_MAX_WORKERS": None if max_workers is None else str(max_workers),
         "TFDIST_HEARTBEAT_TIMEOUT": None if heartbeat_timeout is None else str(heartbeat_timeout),
     }
-    defaults = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}  # the workers share this machine's GPUs
+    defaults = {
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # the workers share this machine's GPUs
+        "TF_CPP_MIN_LOG_LEVEL": "3",  # a lost worker makes TensorFlow's core write pages; errors come as exceptions
+    }
     inherited = os.environ if base is None else base
     return {**defaults, **inherited, **{name: value for name, value in told.items() if value is not None}}
 

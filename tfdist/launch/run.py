@@ -196,6 +196,7 @@ class _Run:
             pipe.started()
         self._pipes.append(pipe)
         self._processes[task.index] = process
+        self._say(f"worker {task.index} is process {process.pid}")
         self._tasks[task.index] = started(time.monotonic(), task)
 
     def _on_exit(self, index: int, process: ForkedProcess | None) -> None:

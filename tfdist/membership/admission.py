@@ -172,7 +172,7 @@ class Admission:
             return
         value = dump(roster.to_json())
         if self._store.compare_and_set(keys.ROSTER, state.store.roster_version, value) is not None:
-            _log.info("generation %d: %s", roster.generation, roster.reason)
+            _log.debug("proposed generation %d: %s", roster.generation, roster.reason)
             for ready, version in state.store.ready.items():
                 if ready in roster:
                     self._store.delete(f"{keys.READY}{ready.task}", version)

@@ -215,7 +215,8 @@ class DistributedFeed:
         emit(
             "sharded",
             "the dataset gives other batches in each process (an unseeded shuffle?): each worker computes its "
-            "shard, and a change of workers may repeat or leave out samples; use elastic_dataset, or give the shuffle a seed",
+            "shard, and a change of workers may repeat or leave out samples; use elastic_dataset, or give shuffle a "
+            "seed",
             level=logging.WARNING,
         )
 

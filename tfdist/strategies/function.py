@@ -139,6 +139,7 @@ class ElasticFunction:
     def _note_traced(self) -> None:
         if not self.traced:
             self.traced = True
+            self.calls.state.forget_layout()  # tracing may have created variables
             if not self.record.deferred and self.record.why_immediate:
                 emit("immediate", f"the {self.kind} step is reduced at each update: {self.record.why_immediate}")
 

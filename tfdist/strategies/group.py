@@ -149,7 +149,7 @@ class ElasticGroup:
             self.collectives.abort(self._interruption)
 
     def _stop_asked(self, task: Any, message: dict[str, Any]) -> None:
-        if message.get("clock", -1) >= self.progress.clock:
+        if message.get("generation") == self.generation:
             self._interrupt(f"{task} asks all to stop")
 
     # --- from one roster to the next ---
@@ -234,6 +234,14 @@ class ElasticGroup:
             for t, i in known.items()
             if (i["clock"], i["digest"]) != (best["clock"], best["digest"]) or (i["fresh"] and not best["fresh"])
         }
+        diverged = sorted(t for t in behind if old.get(t, best)["clock"] == best["clock"] and t in old)
+        if diverged and self.session.me.task == source:
+            emit(
+                "diverged",
+                f"the state of {', '.join(map(str, diverged))} differed from that of {source} after the same step; it is "
+                "replaced. Does a callback change weights or the learning rate on some workers only?",
+                level=logging.WARNING,
+            )
         if self.session.me.task in behind and source != self.session.me.task:
             member = roster.member(source)
             received = self._fetch(member, roster.generation)
@@ -275,7 +283,7 @@ class ElasticGroup:
     def stop_all(self) -> None:
         """This member's script wants to stop after the present step: so do all, before the next one is committed."""
         if self.session is not None and self.size > 1:
-            self.session.send_all("stop", {"clock": self.progress.clock})
+            self.session.send_all("stop", {"generation": self.generation})
             self.settle("stop")
         self.stop_agreed = True
 
