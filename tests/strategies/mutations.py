@@ -1,4 +1,4 @@
-"""What is done to the code in a worker: it is broken, which the equality must show; or a step fails late, which it must stand."""
+"""What is done to the code in a worker: it is broken, which the checks must show; or a step fails late, which it stands."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Chaos:
 
     def __init__(self, cluster, draw):
         self.cluster, self.draw = cluster, draw
-        self.touched: dict[int, int] = {}  # process id -> task, of processes that are frozen or leave
+        self.touched: set[int] = set()  # process ids that were killed, or asked to leave
         self.thaws: dict[int, float] = {}  # task -> when
 
     def run(self, seconds):
@@ -77,11 +77,12 @@ class Chaos:
         formations = self.cluster.events("formation")
         newest = max(event["numbers"]["generation"] for event in formations)
         holders = {event["pid"] for event in formations if event["numbers"]["generation"] == newest}
-        left_alone = (holders & living.keys()) - self.touched.keys()
+        frozen = {pid for pid, process in living.items() if process.task in self.thaws}
+        left_alone = (holders & living.keys()) - self.touched - frozen
         victims = [
             process
             for pid, process in living.items()
-            if left_alone - {pid} and process.task not in self.thaws and pid not in self.touched
+            if left_alone - {pid} and pid not in self.touched | frozen
         ]
         if not victims:
             return []
@@ -92,5 +93,5 @@ class Chaos:
         if action == "freeze":
             self.thaws[victim.task] = now + self.draw.uniform(0.3, 3.0)
         else:
-            self.touched[victim.pid] = victim.task
+            self.touched.add(victim.pid)
         return [f"{action} {victim.task}.{victim.incarnation}"]

@@ -9,7 +9,7 @@ from tfdist.errors import EXIT_PEER_FAILED, EXIT_SCRIPT_FAILED
 from tfdist.testing.faults import raise_in
 
 
-@pytest.mark.parametrize("point", ["step_begin", "call_end"], ids=["in a step", "after fit"])
+@pytest.mark.parametrize("point", ["step_begin", "call_end"], ids=["in a step", "between calls"])
 def test_all_stop_with_the_traceback_of_the_worker_that_failed(cluster_of, point):
     fault = raise_in(1, step=6, message="a bad shape") if point == "step_begin" else raise_in(1, point=point, nth=1)
     cluster = cluster_of(3, faults=[fault])

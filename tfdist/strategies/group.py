@@ -16,18 +16,17 @@ from typing import Any
 
 from tfdist.collectives.contract import Collectives
 from tfdist.data.shares import shares
-from tfdist.errors import IncompatibleError, MemberLostError, StateLostError, TooFewWorkersError, TransferError
-from tfdist.membership.roster import Member, Roster
+from tfdist.errors import MemberLostError, TooFewWorkersError, TransferError
+from tfdist.membership.roster import Roster
 from tfdist.membership.session import Session
 from tfdist.observe.events import emit
 from tfdist.observe.points import reach
+from tfdist.strategies.alignment import MEET_SECONDS, align
 from tfdist.strategies.inputs import Part
 from tfdist.strategies.progress import Progress
 from tfdist.strategies.state import State
 from tfdist.strategies.waiting import Watchdog
 
-MEET_SECONDS = 24 * 3600.0  # a member in user code for long is waited for (and shown as such), not given up
-TRANSFER_SECONDS = 3600.0
 ALONE = 1 << 24  # generation of a group of one's own, to compile in: no roster gets that far
 
 
@@ -169,7 +168,7 @@ class ElasticGroup:
             give_up: called now and then while waiting; what it returns (an exception) is raised.
 
         Raises:
-            RemovedError, PeerFailedError, TooFewWorkersError, StartTimeoutError, StateLostError, IncompatibleError
+            RemovedError, PeerFailedError, TooFewWorkersError, StartTimeoutError, IncompatibleError
         """
         if self.session is None:
             self.progress.fresh = False
@@ -189,7 +188,7 @@ class ElasticGroup:
                     self.collectives.form(roster)
                 self.roster = roster
                 reach("formed", generation=roster.generation)
-                sent = self._align(roster)
+                sent = align(self, roster)
                 break
             except (MemberLostError, TransferError) as error:
                 emit("formation_failed", f"generation {roster.generation} did not come about: {error}")
@@ -207,70 +206,6 @@ class ElasticGroup:
             transferred=sent,
             step=self.progress.committed,
         )
-
-    def _align(self, roster: Roster) -> int:
-        """Compares state identities and brings those behind up; bytes received by this process."""
-        mine = {
-            "clock": self.progress.clock,
-            "fresh": self.progress.fresh,
-            "digest": self._digest(),
-            "stop": self.wants_stop(),
-        }
-        known = self.session.meet(roster, "formed", mine, MEET_SECONDS)
-        old = {task: i for task, i in known.items() if not i["fresh"]}
-        if not old:
-            highest = self.session.highest_committed()
-            if highest > 0:
-                raise StateLostError(
-                    f"the run had committed step {highest}, but no member of generation {roster.generation} holds its "
-                    "state; start again with another run id, or restore a checkpoint"
-                )
-        candidates = old or known
-        source = min(candidates, key=lambda task: (-candidates[task]["clock"], task))
-        best = known[source]
-        received = 0
-        behind = {
-            t
-            for t, i in known.items()
-            if (i["clock"], i["digest"]) != (best["clock"], best["digest"]) or (i["fresh"] and not best["fresh"])
-        }
-        diverged = sorted(t for t in behind if old.get(t, best)["clock"] == best["clock"] and t in old)
-        if diverged and self.session.me.task == source:
-            emit(
-                "diverged",
-                f"the state of {', '.join(map(str, diverged))} differed from that of {source} after the same step; it is "
-                "replaced. Does a callback change weights or the learning rate on some workers only?",
-                level=logging.WARNING,
-            )
-        if self.session.me.task in behind and source != self.session.me.task:
-            member = roster.member(source)
-            received = self._fetch(member, roster.generation)
-        self.progress.fresh = False
-        self.stop_agreed = any(i["stop"] for i in known.values())
-        digests = self.session.meet(roster, "aligned", {"digest": self._digest()}, MEET_SECONDS)
-        different = sorted({d["digest"] for d in digests.values()})
-        if len(different) > 1:
-            raise IncompatibleError(
-                "digest of the state after the transfer", digests[self.session.me.task]["digest"], different
-            )
-        return received
-
-    def _digest(self) -> int:
-        return self.state.digest() if self.state is not None else 0
-
-    def _fetch(self, source: Member, generation: int) -> int:
-        if self.state is None:
-            raise TransferError(f"{source} holds a state, but this process has no model yet")
-        reach("transfer_begin", source=str(source), generation=generation)
-        header, data = self.session.fetch_state(
-            source,
-            generation,
-            accept=self.state.expected_bytes,
-            timeout=TRANSFER_SECONDS,
-            on_chunk=lambda done: reach("transfer_chunk", source=str(source), bytes=done),
-        )
-        self.state.install(header, memoryview(data))
-        return len(data)
 
     def _serve(self, generation: int) -> tuple[dict[str, Any], list[memoryview]]:
         """Called in a thread of the session's; this member stands still in `settle` meanwhile."""
