@@ -32,6 +32,8 @@ CallbackList = keras.callbacks.CallbackList
 class Step(Protocol):
     """What the wrappers tell the step that runs in this thread."""
 
+    applying: bool  # what is written now is the same on all members
+
     def apply(self, original: Callable[..., Any], optimizer: Any, grads: Any, variables: Any) -> None: ...
     def fraction(self) -> Any: ...
     def scale(self, value: Any) -> Any: ...
@@ -279,7 +281,7 @@ def watch_results(metrics: list[Any]) -> None:
     """From now on the step that runs in a thread hears of each result that one of `metrics` is asked for."""
     for metric in metrics:
         if "result" not in metric.__dict__:
-            object.__setattr__(metric, "result", _watched_result(metric.result))
+            object.__setattr__(metric, "result", _watched_result(metric, metric.result))
 
 
 def watch_loss_trackers(model: Any) -> None:
@@ -298,13 +300,13 @@ def _fraction_of_a_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     return update_state
 
 
-def _watched_result(original: Callable[..., Any]) -> Callable[..., Any]:
+def _watched_result(metric: Any, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def result(*args: Any, **kwargs: Any) -> Any:
         value = original(*args, **kwargs)
         step = current_step()
         if step is not None:
-            step.record_result(original.__self__, value)
+            step.record_result(metric, value)
         return value
 
     return result

@@ -31,7 +31,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import collective_ops
 
-Options = collective_util.Options
+Options: Any = collective_util.Options
 StrategyBase = collective_all_reduce_strategy.CollectiveAllReduceStrategy
 FIRST_GENERATION_KEY = 1 << 10  # group keys below are those of local groups
 FIRST_LAYOUT_KEY = 1 << 30  # instance keys below are counted per generation, those above name a layout
@@ -75,7 +75,7 @@ class Launcher(cross_device_utils.CollectiveReplicaLauncher):
     Relies on `CollectiveReplicaLauncher` reading `_group_key` and `_group_size` at each launch.
     """
 
-    def __init__(self, group: Group, device: str, options: Options):
+    def __init__(self, group: Group, device: str, options: Any):
         self.group = group
         super().__init__(0, 0, None, device, options)
 
@@ -137,7 +137,7 @@ class Launcher(cross_device_utils.CollectiveReplicaLauncher):
                 value.shape, value.dtype, self._group_size, self._group_key, key, communication_hint=hint
             )
 
-    def all_gather(self, input_tensor: tf.Tensor, axis: Any, options: Options | None = None) -> tf.Tensor:
+    def all_gather(self, input_tensor: tf.Tensor, axis: Any, options: Any = None) -> tf.Tensor:
         """As TensorFlow's, without a Python loop over a group size that may change."""
         if context.executing_eagerly():
             raise RuntimeError("all_gather is not supported in eager mode.")
@@ -149,7 +149,7 @@ class Launcher(cross_device_utils.CollectiveReplicaLauncher):
             gathered = self._gather_rows(tf.transpose(input_tensor, order), options)
             return tf.transpose(gathered, tf.concat([tf.range(1, axis + 1), [0], tf.range(axis + 1, rank)], 0))
 
-    def _gather_rows(self, value: tf.Tensor, options: Options | None) -> tf.Tensor:
+    def _gather_rows(self, value: tf.Tensor, options: Any) -> tf.Tensor:
         lengths = self._all_gather(tf.shape(value)[:1], options)
         longest = tf.reduce_max(lengths)
         padding = tf.concat([[[0, longest - tf.shape(value)[0]]], tf.zeros([tf.rank(value) - 1, 2], tf.int32)], 0)
@@ -158,7 +158,7 @@ class Launcher(cross_device_utils.CollectiveReplicaLauncher):
         keep = tf.reshape(tf.sequence_mask(lengths, longest), [-1])
         return tf.gather(rows, tf.where(keep)[:, 0])
 
-    def all_reduce_indexed_slices(self, input_slices: tf.IndexedSlices, options: Options | None = None) -> Any:
+    def all_reduce_indexed_slices(self, input_slices: tf.IndexedSlices, options: Any = None) -> Any:
         with ops.device(self._device):
             values = self._gather_rows(input_slices.values, options)
             with ops.control_dependencies([values]):
@@ -173,7 +173,7 @@ class CrossDeviceOps(cross_device_ops.CollectiveAllReduce):
     `_num_between_graph_workers` being asked before a reduction is left out.
     """
 
-    def __init__(self, group: Group, devices: Sequence[str], options: Options, alone: bool):
+    def __init__(self, group: Group, devices: Sequence[str], options: Any, alone: bool):
         self._group, self._alone = group, alone
         super().__init__(devices, len(devices), options)
         self._launchers = [Launcher(group, device, options) for device in self._devices]
@@ -183,7 +183,7 @@ class CrossDeviceOps(cross_device_ops.CollectiveAllReduce):
         """TensorFlow leaves a reduction out where it is 1; the group may grow at any time."""
         return 1 if self._alone else 2
 
-    def _all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Options) -> Any:
+    def _all_reduce(self, reduce_op: Any, value: Any, replica_id: int, options: Any) -> Any:
         total = super()._all_reduce(tf.distribute.ReduceOp.SUM, value, replica_id, options)
         if reduce_op != tf.distribute.ReduceOp.MEAN:
             return total
@@ -201,7 +201,7 @@ class Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
 
     _enable_check_health = False
 
-    def __init__(self, strategy: tf.distribute.Strategy, resolver: Any, options: Options):
+    def __init__(self, strategy: tf.distribute.Strategy, resolver: Any, options: Any):
         self.base_config: config_pb2.ConfigProto | None = None
         super().__init__(strategy, resolver, options)
         self.group = Group(len(self.worker_devices))

@@ -1,4 +1,4 @@
-"""What is done to the code in a worker: it is broken, which the checks must show; or a step fails late, which it stands."""
+"""What is done to the code in a worker: it is broken, which the checks must show; or a step fails late, and is stood."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ def test_a_step_that_was_done_again_has_moved_the_statistics_once(cluster_of):
     assert list(results.values) == [0]
     left = MOMENTUM ** (EPOCHS * STEPS)
     weights = results.values[0]["weights"]
-    np.testing.assert_allclose(weights["norm/moving_mean"], ROW * (1 - left), rtol=1e-9)
-    np.testing.assert_allclose(weights["norm/moving_variance"], left * np.ones(4), rtol=1e-9)
+    np.testing.assert_allclose(weights["sequential/norm/moving_mean"], ROW * (1 - left), rtol=1e-9)
+    np.testing.assert_allclose(weights["sequential/norm/moving_variance"], left * np.ones(4), rtol=1e-9)
 
 
 def test_all_members_end_with_the_same_bits(cluster_of):
@@ -40,6 +40,8 @@ def test_statistics_are_the_mean_over_the_members_weighted_by_their_rows(cluster
     assert_same_bits(results)
     rows = np.random.RandomState(2).randn(90, 4)[:5]
     expected = (1 - MOMENTUM) * (3 * rows[:3].mean(0) + 2 * rows[3:].mean(0)) / 5
-    np.testing.assert_allclose(results.values[0]["weights"]["norm/moving_mean"], expected, rtol=1e-9)
+    np.testing.assert_allclose(results.values[0]["weights"]["sequential/norm/moving_mean"], expected, rtol=1e-9)
     spread = (1 - MOMENTUM) * (3 * rows[:3].var(0) + 2 * rows[3:].var(0)) / 5
-    np.testing.assert_allclose(results.values[0]["weights"]["norm/moving_variance"], MOMENTUM + spread, rtol=1e-9)
+    np.testing.assert_allclose(
+        results.values[0]["weights"]["sequential/norm/moving_variance"], MOMENTUM + spread, rtol=1e-9
+    )

@@ -80,9 +80,7 @@ class Chaos:
         frozen = {pid for pid, process in living.items() if process.task in self.thaws}
         left_alone = (holders & living.keys()) - self.touched - frozen
         victims = [
-            process
-            for pid, process in living.items()
-            if left_alone - {pid} and pid not in self.touched | frozen
+            process for pid, process in living.items() if left_alone - {pid} and pid not in self.touched | frozen
         ]
         if not victims:
             return []

@@ -101,7 +101,7 @@ class State:
         for array in arrays:
             data = array.reshape(-1).view(np.uint8)
             for part in (data[:4096], data[-4096:]) if sampled else (data,):
-                crc = zlib.crc32(part, crc)
+                crc = zlib.crc32(memoryview(part), crc)
         return crc
 
     def outgoing(self) -> tuple[dict[str, Any], list[memoryview]]:
