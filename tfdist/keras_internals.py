@@ -33,13 +33,14 @@ class Step(Protocol):
     """What the wrappers tell the step that runs in this thread."""
 
     applying: bool  # what is written now is the same on all members
+    weighs: bool  # what replicas compute is averaged, weighted by their rows (else summed)
 
     def apply(self, original: Callable[..., Any], optimizer: Any, grads: Any, variables: Any) -> None: ...
     def fraction(self) -> Any: ...
     def scale(self, value: Any) -> Any: ...
     def unscale(self, value: Any) -> Any: ...
+    def total(self, value: Any) -> Any: ...
     def denominator(self, value: Any) -> Any: ...
-    def handled(self) -> None: ...
     def will_assign(self, variable: Any) -> None: ...
     def will_draw(self, state: Any) -> None: ...
     def seed(self, seed: Any) -> Any: ...
@@ -110,6 +111,7 @@ def install() -> None:
     _wrap(loss_module, "reduce_values", _exact_reduce_values)
     _wrap(loss_module, "apply_mask", _exact_apply_mask)
     _wrap(tf_core.Variable, "_direct_assign", _announced_assign)
+    _wrap(keras.metrics.Mean, "update_state", _mean_of_scalars)
     _wrap(seed_generator.SeedGenerator, "next", _own_seed)
     for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"):
         _wrap(Trainer, name, functools.partial(_call, name))
@@ -135,15 +137,17 @@ def _reduce_first(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _exact_reduce_values(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The denominator of a mean is that of the global batch; where it is the number of entries, `scale` sees to it."""
+    """A sum, or a mean by the sum of weights, is made to fit the weighing of replicas by their numbers of rows."""
 
     def reduce_values(values: Any, sample_weight: Any = None, reduction: str = "sum_over_batch_size") -> Any:
         step = current_step()
         if step is None:
             return original(values, sample_weight, reduction)
-        step.handled()
-        by_weight = reduction == "mean_with_sample_weight" and sample_weight is not None
-        if not by_weight or tuple(values.shape) in ((), (0,)):
+        if tuple(values.shape) in ((), (0,)):
+            return original(values, sample_weight, reduction)
+        if reduction == "sum":
+            return step.total(original(values, sample_weight, reduction))
+        if reduction != "mean_with_sample_weight" or sample_weight is None:
             return original(values, sample_weight, reduction)
         loss = ops.sum(values)
         divisor = step.denominator(ops.cast(ops.sum(sample_weight), loss.dtype))
@@ -179,6 +183,18 @@ def _announced_assign(original: Callable[..., Any]) -> Callable[..., Any]:
         original(self, value)
 
     return _direct_assign
+
+
+def _mean_of_scalars(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A scalar without a weight (a loss) counts once per step: a replica's part of that is its fraction of the rows."""
+
+    def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
+        step = current_step()
+        if step is not None and sample_weight is None and step.weighs and len(ops.shape(values)) == 0:
+            sample_weight = step.fraction()
+        return original(self, values, sample_weight=sample_weight)
+
+    return update_state
 
 
 def _own_seed(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,7 +41,7 @@ class Gan(keras.Model):
             generator_loss = self.bce(ones, self.critic(self.generator(x)))
         weights = self.generator.trainable_weights
         self.of_generator.apply_gradients(zip(tape.gradient(generator_loss, weights), weights, strict=True))
-        return {}
+        return {"critic_loss": critic_loss, "generator_loss": generator_loss}
 
 
 class OwnStep(keras.Model):

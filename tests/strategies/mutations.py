@@ -1,4 +1,4 @@
-"""What is done to the code in a worker: it is broken, which the checks must show; or a step fails late, and is stood."""
+"""What is done to the code in a worker: it is broken, which the checks must show; or a step fails late in some."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist import keras_internals, runtime
 from tfdist.collectives.tensorflow_runtime import TensorFlowCollectives
+from tfdist.errors import ConfigError
 from tfdist.membership.options import MembershipOptions
 from tfdist.strategies.calls import KerasCalls
 from tfdist.strategies.ending import Ending
@@ -60,7 +61,15 @@ class ElasticMultiWorkerMirroredStrategy(runtime.StrategyBase):
         connect, config = open_session(
             cluster_resolver, min_workers, max_workers, membership, gradient_compression, communication, os.environ
         )
-        extended = ElasticExtended(self, resolver_of(config), communication_options or runtime.Options())
+        try:
+            extended = ElasticExtended(self, resolver_of(config), communication_options or runtime.Options())
+        except RuntimeError as error:  # TensorFlow: "Collective ops must be configured at program startup"
+            raise ConfigError(
+                "ElasticMultiWorkerMirroredStrategy",
+                "created late",
+                f"must come before anything that uses TensorFlow ({error})",
+                "Create the strategy before the first dataset, tensor or model.",
+            ) from error
         tf.distribute.Strategy.__init__(self, extended)
         devices = len(extended.worker_devices)
         self.group = ElasticGroup(
@@ -77,6 +86,8 @@ class ElasticMultiWorkerMirroredStrategy(runtime.StrategyBase):
 
     def run(self, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
         self._loops.enter()
+        with tf.init_scope():
+            self._loops.set_equal_parts()
         return super().run(self.extended.as_step(fn), args, kwargs, options)
 
     def reduce(self, reduce_op: Any, value: Any, axis: Any = None) -> Any:

@@ -173,7 +173,7 @@ class ElasticGroup:
         if self.session is None:
             self.progress.fresh = False
             return
-        began, lost = time.monotonic(), dict(self.session.lost)
+        began = time.monotonic()
         while True:
             reach("settle", why=why)
             roster = self.session.next_roster(self.generation, leaving=leaving, give_up=give_up)
@@ -200,7 +200,7 @@ class ElasticGroup:
             generation=roster.generation,
             members=[str(t) for t in roster.tasks],
             before=[str(t) for t in before.tasks] if before else [],
-            lost=[str(t) for t in lost],
+            lost=[str(t) for t in roster.lost],
             seconds=round(total, 4),
             agree=round(agreed - began, 4),
             transferred=sent,

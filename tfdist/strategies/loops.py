@@ -54,6 +54,12 @@ class Loops:
     def __init__(self, group: ElasticGroup, calls: KerasCalls):
         self._group, self._calls = group, calls
         self.state = LoopState(group.progress)
+        self._stepping = False
+
+    def set_equal_parts(self) -> None:
+        """Where nothing else is known, each replica has the same part of what is computed."""
+        if not self._calls.busy and not self._stepping:
+            self._calls.inputs.set(self._group.parts(self._group.size * self._group.devices))
 
     def enter(self) -> None:
         """Before the first operation over members outside of Keras: founders meet, with the first one's variables."""
@@ -88,6 +94,7 @@ class Loops:
                 try:
                     with group.computing():
                         calls.inputs.set(parts)
+                        self._stepping = True
                         result = fn(*(_rows(value, parts) for value in batch))
                     break
                 except (tf.errors.OpError, MemberLostError) as error:
@@ -97,6 +104,8 @@ class Loops:
                     group.settle(str(error).split("\n", 1)[0][:200])
                     if progress.clock >= goal:
                         return progress.logs
+                finally:
+                    self._stepping = False
             progress.logs, progress.clock = None, goal
             progress.committed += 1
             self.state.commit()

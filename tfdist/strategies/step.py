@@ -60,7 +60,7 @@ class ReplicaStep:
         self.part = inputs.tensors(replica)
         self.exchange = Exchange(self.part)
         self.applying = False
-        self._handled = False
+        self.weighs = kind != "custom"
         self._pending: tuple[Callable[..., Any], Any, list[Any], Any] | None = None
         self._applies = self._reductions = 0
         self._first_later_operation = 0
@@ -69,24 +69,30 @@ class ReplicaStep:
 
     # --- what Keras tells the step (see keras_internals) ---
 
-    def handled(self) -> None:
-        """Keras's loss machinery was used: the gradients are those of the global loss once they are summed."""
-        self._handled = True
-
     def fraction(self) -> tf.Tensor:
         """This replica's part of the global batch, between 0 and 1."""
         return self.part.fraction
 
     def scale(self, value: tf.Tensor) -> tf.Tensor:
-        """A mean over this replica's samples becomes its part of the mean over the global batch."""
-        self._handled = True
-        return value * tf.cast(self.part.fraction, value.dtype)
+        """A loss of this replica. In a Keras step it stays a mean over its own samples: `apply` weighs the gradients.
+
+        In a loop of the user's own, where gradients are summed, it becomes its part of the mean over the global batch.
+        """
+        return value * tf.cast(self.part.fraction, value.dtype) if self.kind == "custom" else value
 
     def unscale(self, value: tf.Tensor) -> tf.Tensor:
+        if self.kind != "custom":
+            return value
+        return tf.math.divide_no_nan(value, tf.cast(self.part.fraction, value.dtype))
+
+    def total(self, value: tf.Tensor) -> tf.Tensor:
+        """A sum over this replica's samples, such that the weighted mean over replicas is the sum over all of them."""
+        if self.kind == "custom":
+            return value
         return tf.math.divide_no_nan(value, tf.cast(self.part.fraction, value.dtype))
 
     def denominator(self, value: tf.Tensor) -> tf.Tensor:
-        """The global sum of `value`, in proportion to this replica's rows: what `scale` then makes exact."""
+        """The global sum of `value`, in proportion to this replica's rows: weighted by them, quotients become exact."""
         value = tf.where(self.part.present, value, tf.zeros_like(value))
         (total,) = self._all_reduce([tf.stop_gradient(value)], "denominator")
         return total * tf.cast(self.part.fraction, value.dtype)
@@ -120,7 +126,7 @@ class ReplicaStep:
             return original(optimizer, grads, variables)
         grads = list(grads)
         self._applies += 1
-        if self.kind != "custom" and not self._handled:  # the user's own mean over the samples
+        if self.kind != "custom":
             grads = [g if g is None else self._weighted(g) for g in grads]
         if not self.deferred:
             return self._apply_now(original, optimizer, self._reduce(grads, variables, optimizer), variables)
