@@ -24,9 +24,7 @@ BENCHMARKS = {"loss": loss.run, "join": join.run, "steady": steady.run, "memory"
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measures tfdist on this machine.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(BENCHMARKS)}; none: all")
-    parser.add_argument(
-        "--events", type=int, help="kills, joins, turns or cycles, instead of the usual number"
-    )
+    parser.add_argument("--events", type=int, help="kills, joins, turns or cycles, instead of the usual number")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(BENCHMARKS))

@@ -70,20 +70,27 @@ def run(events: int | None = None) -> dict[str, Any]:
 
 def _compare(case: Case, workers: int, rounds: int) -> dict[str, Any]:
     turns: dict[str, list[np.ndarray]] = {name: [] for name in case.parties}
+    used: dict[str, list[float]] = {name: [] for name in case.parties}
     with contextlib.ExitStack() as stack:
         parties = {}
         for name, options in case.parties.items():  # one after the other: they would take each other's cores
             parties[name] = stack.enter_context(_Party(case, workers, options))
         for _ in range(rounds):
             for name, party in parties.items():
+                before = party.processor_seconds()
                 turns[name].append(party.turn(case.discarded + case.steps)[case.discarded :])
+                used[name].append((party.processor_seconds() - before) / workers / (case.discarded + case.steps + 1))
     steps = {name: [float(np.median(turn)) for turn in of] for name, of in turns.items()}
     ratios = {
         name: summary([mine / stock for mine, stock in zip(of, steps["stock"], strict=True)])
         for name, of in steps.items()
         if name != "stock"
     }
-    return {"step_ms": {name: summary([1e3 * s for s in of], 2) for name, of in steps.items()}, "ratios": ratios}
+    return {
+        "step_ms": {name: summary([1e3 * s for s in of], 2) for name, of in steps.items()},
+        "processor_ms_per_step_and_worker": {name: round(1e3 * float(np.mean(of)), 2) for name, of in used.items()},
+        "ratios": ratios,
+    }
 
 
 class _Party:
@@ -98,8 +105,8 @@ class _Party:
         given = {**model, **options, "folder": str(folder), "turns": str(self._file)}
         try:
             self._allow(case.warm_up)
-            for task in range(workers):
-                self._cluster.start_worker(task, jobs.train, given)
+            started = [self._cluster.start_worker(task, jobs.train, given) for task in range(workers)]
+            self._pids = [process.forked.pid for process in started]
             self._wait(START_SECONDS)
         except BaseException:
             self._cluster.close()
@@ -116,6 +123,14 @@ class _Party:
         self._allow(self._allowed + steps + 1)
         self._wait(TURN_SECONDS)
         return np.diff(self._stamps[0].read()["time"][-(steps + 1) :])
+
+    def processor_seconds(self) -> float:
+        """Processor time that all workers have used so far, in steps of the system's clock tick (10 ms)."""
+        ticks = 0
+        for pid in self._pids:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])  # utime, stime
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def _allow(self, steps: int) -> None:
         self._allowed = steps

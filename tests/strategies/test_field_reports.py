@@ -29,13 +29,10 @@ RIGHT = {
     [
         (1, 160, "arrays"),
         (1, 150, "tf.data"),
-        (2, 160, "tf.data"),
         (2, 150, "elastic"),
         (3, 160, "elastic"),  # 16 is not divisible by 3
-        (3, 150, "arrays"),
         (3, 150, "tf.data"),
         (4, 160, "arrays"),
-        (4, 150, "elastic"),
     ],
 )
 def test_any_number_of_workers_gives_the_values_of_one_process(cluster_of, workers, rows, data):

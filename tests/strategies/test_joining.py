@@ -12,14 +12,11 @@ from tfdist.testing.faults import kill, terminate
 ALL_FROM_12 = {"wait": {"12": 3}}  # at step 12, wait until all three are there
 
 JOINS = {
-    "a replacement": ([kill(1, step=5)], {}),
     "a replacement, Adam": ([kill(1, step=5)], {"kind": "adam"}),
-    "a replacement, accumulation": ([kill(2, step=5)], {"kind": "accumulation"}),
     "a replacement, several steps per execution": ([kill(1, step=5)], {"kind": "adam", "steps_per_execution": 4}),
     "a replacement, validation": ([kill(1, step=5)], {"validation": True}),
-    "a replacement, plain tf.data": ([kill(1, step=5)], {"data": "tf.data", "shuffle": False}),
-    "a replacement of the chief": ([kill(0, step=5)], {}),
-    "two replacements": ([kill(1, step=5), kill(2, step=5)], {}),
+    "a replacement of the chief, tf.data": ([kill(0, step=5)], {"data": "tf.data", "shuffle": False}),
+    "two replacements, accumulation": ([kill(1, step=5), kill(2, step=5)], {"kind": "accumulation"}),
     "a preempted worker is replaced": ([terminate(1, step=5)], {}),
     "the joiner dies in the transfer": ([kill(1, step=5), kill(1, point="transfer_chunk", incarnation=1)], {}),
     "the source dies in the transfer": ([kill(1, step=5), kill(0, point="transfer_serve")], {}),

@@ -13,17 +13,15 @@ LAST = EPOCHS * STEPS - 1
 # What happens; with which model; which members the last roster has.
 LOSSES = {
     "nothing, momentum": ([], {"kind": "momentum"}, [0, 1, 2]),
-    "a kill, Adam": ([kill(1, step=7)], {"kind": "adam"}, [0, 2]),
+    "one after the other, Adam": ([kill(1, step=3), kill(0, step=13)], {"kind": "adam"}, [2]),
     "a kill, AdamW with clipping": ([kill(2, step=12)], {"kind": "adamw"}, [0, 1]),
     # The 3 micro-steps of an update are on both sides of the kill.
     "a kill, gradient accumulation": ([kill(2, step=7)], {"kind": "accumulation"}, [0, 1]),
     "a kill, CNN": ([kill(0, step=5)], {"kind": "cnn", "data": "arrays", "shuffle": False}, [1, 2]),
     "the chief is killed": ([kill(0, step=9)], {}, [1, 2]),
     "two are killed at once": ([kill(0, step=11), kill(2, step=11)], {}, [1]),
-    "one after the other": ([kill(1, step=3), kill(0, step=13)], {}, [2]),
     "the last step of an epoch": ([kill(1, step=STEPS - 1)], {}, [0, 2]),
     "the last step of all": ([kill(1, step=LAST)], {}, [0, 2]),
-    "between a step and the next": ([kill(1, step=6, point="step_end")], {}, [0, 2]),
     "validation": ([kill(1, point="validation_step", phase="validation", nth=2)], {"validation": True}, [0, 2]),
     "several steps per execution": ([kill(1, step=6)], {"kind": "momentum", "steps_per_execution": 4}, [0, 2]),
     "plain tf.data": ([kill(1, step=10)], {"data": "tf.data", "shuffle": False}, [0, 2]),
