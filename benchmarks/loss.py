@@ -9,7 +9,7 @@ from typing import Any
 from cycles import MEDIAN_OF, Loss, Training
 from figures import bound, medians, summary
 
-EVENTS = 20
+EVENTS = 14
 FREEZES = 10
 MEMBERS = 3
 HEARTBEAT_TIMEOUT = 2.0  # seconds (the default is 5): silence is found after it, whatever its length

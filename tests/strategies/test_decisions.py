@@ -77,7 +77,7 @@ def test_a_member_that_is_behind_or_in_user_code_is_only_late(facts: dict[str, A
 
 
 def test_progress_travels_as_json() -> None:
-    sent = Progress(clock=5, committed=3, call=2, epoch=1, step=2, data_pass=1, data_step=2, logs={"loss": 0.5}, fresh=False)
+    sent = Progress(clock=5, committed=3, call=2, epoch=1, step=2, logs={"loss": 0.5}, fresh=False)
     received = Progress()
     received.adopt(sent.facts())
     assert received == sent

@@ -161,7 +161,7 @@ class FeedIterator:
         Raises:
             StopIteration: the pass over the data has ended.
         """
-        if self.source.sharded is None and self.step == 0 and group.size > 1 and hasattr(self.feed, "fingerprint"):
+        if self.source.sharded is None and self.step == 0 and group.size > 1 and isinstance(self.feed, GlobalFeed):
             mine = self.feed.fingerprint(self.data_pass)
             answers = group.meeting("first batch", {"crc": mine})
             if len({answer["crc"] for answer in answers.values()}) > 1:
@@ -210,6 +210,8 @@ class DistributedFeed:
         """From now on each member computes what its shard gives: the dataset differs from process to process."""
         from tfdist.strategies.sharded import ShardedFeed
 
+        if not isinstance(self.feed, GlobalFeed):
+            return  # every other feed gives the same rows in all processes
         self.sharded = ShardedFeed(self.feed.dataset, group)
         group.progress.sharded = True
         emit(

@@ -99,9 +99,9 @@ class State:
         arrays = self._arrays(self.variables(), at_commit=True)
         sampled = sum(a.nbytes for a in arrays) > SAMPLED_ABOVE
         for array in arrays:
-            data = array.reshape(-1).view(np.uint8)
+            data = _bytes(array)
             for part in (data[:4096], data[-4096:]) if sampled else (data,):
-                crc = zlib.crc32(memoryview(part), crc)
+                crc = zlib.crc32(part, crc)
         return crc
 
     def outgoing(self) -> tuple[dict[str, Any], list[memoryview]]:
@@ -122,7 +122,7 @@ class State:
             "arrays": [[list(a.shape), a.dtype.name] for a in extra],
             "history": _history(self.history),
         }
-        return header, [memoryview(a.reshape(-1).view(np.uint8)) for a in [*arrays, *small, *extra]]
+        return header, [_bytes(a) for a in [*arrays, *small, *extra]]
 
     def expected_bytes(self, header: dict[str, Any]) -> int:
         """Checks a header against this model; the number of bytes that follow it."""
@@ -178,6 +178,12 @@ class ModelState(State):
 
     def totals(self) -> list[Any]:
         return self.model.metrics_variables
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    """The array's own memory, not a copy."""
+    raw: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(raw)
 
 
 def _unpack(specs: list[list[Any]], data: memoryview) -> Iterator[np.ndarray]:
