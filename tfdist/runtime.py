@@ -230,6 +230,10 @@ class Extended(collective_all_reduce_strategy.CollectiveAllReduceExtended):
             self.base_config = copy.deepcopy(updated)
         return updated
 
+    @property
+    def on_cpu(self) -> bool:
+        return self._local_device_type == "CPU"
+
     def _use_merge_call(self) -> bool:
         """Replicas run to their end one after the other; every reduction is launched per replica."""
         return False
@@ -288,6 +292,30 @@ def _quiet() -> Iterator[None]:
 
 def _device_prefix(job: str, index: int) -> str:
     return f"/job:{job}/replica:0/task:{index}"
+
+
+_QUICK: dict[bytes, Any] = {}
+
+
+@contextlib.contextmanager
+def instantiated_quickly() -> Iterator[None]:
+    """Functions called inside are not rewritten by Grappler, whose work would be lost with each group that is formed.
+
+    Relies on `FunctionCallOptions.config_proto_serialized` being part of a call's attributes, and so of the
+    instantiation that it uses.
+    """
+    ctx = context.context()
+    before = ctx.function_call_options
+    given = before.config_proto_serialized
+    if given not in _QUICK:
+        config = config_pb2.ConfigProto.FromString(given)
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        _QUICK[given] = context.FunctionCallOptions(before.executor_type, config)
+    ctx.function_call_options = _QUICK[given]
+    try:
+        yield
+    finally:
+        ctx.function_call_options = before
 
 
 def switch_off_coordination_service() -> None:

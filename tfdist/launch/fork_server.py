@@ -19,7 +19,13 @@ from typing import Any
 import tfdist
 from tfdist.launch import wire
 
-PRELOAD = ("tensorflow", "keras")
+PRELOAD = (
+    "tensorflow",
+    "keras",
+    "tfdist.strategies.elastic_mirrored",
+    "tfdist.callbacks.elastic_training",
+    "tfdist.data",
+)
 START_TIMEOUT = 180.0  # seconds for importing TensorFlow on a busy machine
 
 # -P keeps the current directory off sys.path; the package's parent directory goes last, where it can shadow nothing.

@@ -189,7 +189,7 @@ class FeedIterator:
         return runtime.regroup(structures)
 
     def hint(self, parts: list[Part]) -> None:
-        self.feed.hint(self.data_pass, self.step, parts[0].start, parts[-1].stop)
+        self.feed.hint(self.data_pass, self.step + 1, parts[0].start, parts[-1].stop)
 
     def advance(self) -> None:
         self.source.used(self)

@@ -88,6 +88,7 @@ class ElasticFunction:
             try:
                 batch = iterator.read(parts)
                 handles = state.handles(self._may_change())
+                iterator.hint(parts)  # so that the next rows are read while this step waits for the others
                 with group.computing():
                     reach("in_step", **facts)
                     logs = self.run(batch, parts)
@@ -110,7 +111,6 @@ class ElasticFunction:
             self._commit(iterator, logs, goal, parts[0].rows)
             break
         iterator.advance()
-        iterator.hint(parts)
         calls.agreements.after_batch(self.kind == "train")
         reach("step_end", **facts)
         return progress.logs
@@ -125,7 +125,7 @@ class ElasticFunction:
         """Executes the step once on these rows; nothing is committed."""
         calls = self.calls
         calls.inputs.set(parts, calls.requests())
-        with calls.running(self):
+        with calls.running(self), calls.group.collectives.calling():
             logs = self.function([batch])
         self._note_traced()
         if self.kind == "train" and isinstance(logs, dict):

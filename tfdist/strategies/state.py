@@ -14,7 +14,6 @@ from tfdist.errors import IncompatibleError
 from tfdist.strategies.callback_state import callback_arrays, callback_facts, install_callbacks
 from tfdist.strategies.progress import Progress
 
-SMALL = 16  # elements of a variable that Python code around the steps may set (a learning rate, a counter)
 SAMPLED_ABOVE = 64 << 20  # bytes; above, the digest looks at each variable's beginning and end only
 
 
@@ -36,10 +35,11 @@ def state_variables(model: Any) -> list[Any]:
 
 def tensor_of(variable: Any) -> tf.Tensor:
     """The present value without copying it: on CPU the next assignment copies on write."""
-    value = variable.value
+    value = getattr(variable, "_value", None)
+    value = variable.value if value is None else value
     if isinstance(value, tf.distribute.DistributedValues):
         value = value.values[0]
-    return value.read_value()
+    return tf.raw_ops.ReadVariableOp(resource=value.handle, dtype=value.dtype)
 
 
 class State:
@@ -62,10 +62,11 @@ class State:
         return []
 
     def small_variables(self) -> list[Any]:
+        """What Python code around the steps sets: totals, and single numbers (a learning rate, a counter)."""
         if self._small is None:
             totals = {id(v) for v in self.totals()}
             self._small = [
-                v for v in self.variables() if id(v) in totals or (math.prod(v.shape) <= SMALL and not v.trainable)
+                v for v in self.variables() if id(v) in totals or (math.prod(v.shape) == 1 and not v.trainable)
             ]
         return self._small
 
