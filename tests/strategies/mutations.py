@@ -41,10 +41,12 @@ def _only_worker_1_commits(worker: int) -> None:
     """In all other workers the step fails when it is done, as if a message had been lost on its last way."""
     import tensorflow as tf
 
-    original, failed = ElasticFunction.run, []
+    original = ElasticFunction.run
+    failed: list[bool] = []
 
     def run(self: ElasticFunction, batch: Any, parts: list[Part]) -> Any:
-        group, state = self.calls.group, self.calls.state
+        group = self.calls.group
+        state: Any = self.calls.state
         late = self.kind == "train" and group.roster is not None and group.progress.committed == STEP
         if worker == 1 or failed or not late:
             return original(self, batch, parts)

@@ -2,6 +2,7 @@
 
 import os
 import traceback
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def train_all_kinds():
     keras.config.set_floatx("float64")
     from tests.strategies import kinds
 
-    table = {}
+    table: dict[str, Any] = {}
     for name in kinds.KINDS:
         try:
             table[name] = [kinds.train(name, None), kinds.train(name, tfdist.ElasticMultiWorkerMirroredStrategy())]

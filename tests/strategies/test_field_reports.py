@@ -1,11 +1,13 @@
 """The small harness of the field reports gives its values with 1 to 4 workers and every kind of data."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from tests.strategies import jobs
 
-RIGHT = {
+RIGHT: dict[int, Any] = {
     160: {
         "loss": [2.016555, 0.209355],
         "mae": 0.343566,

@@ -1,5 +1,7 @@
 """Replacements, returns, and what may go wrong while somebody joins."""
 
+from typing import Any
+
 import pytest
 
 from tests.strategies import jobs
@@ -11,7 +13,7 @@ from tfdist.testing.faults import kill, terminate
 
 ALL_FROM_12 = {"wait": {"12": 3}}  # at step 12, wait until all three are there
 
-JOINS = {
+JOINS: dict[str, Any] = {
     "a replacement, Adam": ([kill(1, step=5)], {"kind": "adam"}),
     "a replacement, several steps per execution": ([kill(1, step=5)], {"kind": "adam", "steps_per_execution": 4}),
     "a replacement, validation": ([kill(1, step=5)], {"validation": True}),

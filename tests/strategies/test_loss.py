@@ -1,5 +1,7 @@
 """Workers are killed or freeze: the others go on in their processes and end as one process would have."""
 
+from typing import Any
+
 import pytest
 
 from tests.strategies import jobs
@@ -11,7 +13,7 @@ from tfdist.testing.faults import freeze, hold_gil, kill, terminate
 LAST = EPOCHS * STEPS - 1
 
 # What happens; with which model; which members the last roster has.
-LOSSES = {
+LOSSES: dict[str, Any] = {
     "nothing, momentum": ([], {"kind": "momentum"}, [0, 1, 2]),
     "one after the other, Adam": ([kill(1, step=3), kill(0, step=13)], {"kind": "adam"}, [2]),
     "a kill, AdamW with clipping": ([kill(2, step=12)], {"kind": "adamw"}, [0, 1]),
