@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.errors import ConfigError, StoreError
-from tfdist.membership.policy import BackOff, RosterPolicy, View, admissible, decide_next
+from tfdist.membership.policy import BackOff, RosterPolicy, View, admissible, decide_next, without_joiners
 from tfdist.membership.roster import Member, Roster, dump, load, member_from_json, roster_from_json
 from tfdist.tf_config import Task
 
@@ -185,3 +185,11 @@ def test_a_roster_knows_its_chief_and_ranks():
     three = roster(1, 2, 5)
     assert three.chief == task(1) and three.rank(task(5)) == 2 and three.tasks == tasks(1, 2, 5)
     assert three.member(task(2)) == member(2) and three.member(task(0)) is None and three.has("a1" * 4)
+
+
+def test_joiners_wait_while_members_recover_in_the_middle_of_something_unless_they_are_needed():
+    view = View(roster(0, 1), ready=(member(2),), lost={task(1): "connection closed"})
+    enough, _ = decide_next(0.0, without_joiners(view, RosterPolicy(1, None, 10.0)), RosterPolicy(1, None, 10.0))
+    needed, _ = decide_next(0.0, without_joiners(view, RosterPolicy(2, None, 10.0)), RosterPolicy(2, None, 10.0))
+    assert enough is not None and enough.tasks == tasks(0)
+    assert needed is not None and needed.tasks == tasks(0, 2)

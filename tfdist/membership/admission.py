@@ -14,7 +14,7 @@ from tfdist.errors import (
     WaitTimeoutError,
 )
 from tfdist.membership import claims, keys
-from tfdist.membership.policy import View, decide_next, remaining
+from tfdist.membership.policy import View, decide_next, remaining, without_joiners
 from tfdist.membership.roster import Roster, dump
 from tfdist.membership.run_state import RunState
 from tfdist.membership.stores.base import Store
@@ -42,6 +42,7 @@ class Admission:
         lease: seconds without a sign of life after which all old members count as gone.
         join_timeout: seconds to wait below min_workers.
         give_up: called now and then; what it returns, if anything, is raised.
+        admit: whether members may take in joiners now; without it only if they are too few otherwise.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Admission:
         lease: float,
         join_timeout: float,
         give_up: Callable[[], BaseException | None] | None = None,
+        admit: bool = True,
     ):
         self._state = state
         self._store = store
@@ -70,6 +72,7 @@ class Admission:
         self._lease = lease
         self._join_timeout = join_timeout
         self._give_up = give_up
+        self._admit = admit
         self._started = clock()
         self._said_at = self._started
         self._possible_since: float | None = None
@@ -152,7 +155,9 @@ class Admission:
             self._reason = f"waiting to be admitted to generation {current.generation + 1}"
             return
         view = state.policy_view(now, waiting_since=self._started, asked_at=self._started, gone=gone)
-        roster, self._reason = decide_next(now, view, state.policy)
+        roster, self._reason = decide_next(
+            now, view if self._admit else without_joiners(view, state.policy), state.policy
+        )
         if roster is None:
             self._possible_since = None
             unreached = state.waiting_for(tuple(state.store.ready))

@@ -1,7 +1,7 @@
 """Decides the next roster. Pure: no clock, no store, no network."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfdist.errors import ConfigError
 from tfdist.membership.backoff import BackOff
@@ -96,6 +96,17 @@ def remaining(view: View, policy: RosterPolicy) -> tuple[Member, ...]:
     members = view.current.members if view.current and not view.gone else ()
     stay = [m for m in members if m.task not in view.lost and m.task not in view.leaving]
     return tuple(sorted((*stay, *admissible(view, policy)[0]), key=lambda m: m.task))
+
+
+def without_joiners(view: View, policy: RosterPolicy) -> View:
+    """`view` as if nobody asked for admission, where those who stay are enough without them.
+
+    Members that recover from a loss in the middle of a meeting take nobody in: a joiner could not follow them there.
+    """
+    if view.current is None or view.gone:
+        return view
+    alone = replace(view, ready=())
+    return alone if len(remaining(alone, policy)) >= policy.min_workers else view
 
 
 def decide_next(now: float, view: View, policy: RosterPolicy) -> tuple[Roster | None, str]:

@@ -127,6 +127,16 @@ class Session:
         return newest.generation if newest is not None else 0
 
     @property
+    def newest_roster(self) -> Roster | None:
+        """The newest roster that this process has heard of, whether it is in it or not."""
+        return self._state.store.roster
+
+    def raise_if_ended(self) -> None:
+        """Raises RunEndedError if the run is over."""
+        if self.store.get(keys.END) is not None:
+            raise RunEndedError("the run is over; there is nothing left to do")
+
+    @property
     def run_seed(self) -> int:
         """A number that is the same for all members of a run, and different for another run."""
         return zlib.crc32(self.token.encode())
@@ -164,6 +174,7 @@ class Session:
         timeout: float | None = None,
         found_anew: bool = False,
         give_up: Callable[[], BaseException | None] | None = None,
+        admit: bool = True,
     ) -> Roster:
         """Blocks until the store has a roster of a later generation than `after` with this process in it and none of
         its members lost; proposes one if need be. If nothing changes, the same members get a new generation.
@@ -176,6 +187,7 @@ class Session:
             found_anew: if all members of an older roster are gone for a lease, found a new one: the caller holds the
                 state, from a checkpoint.
             give_up: called now and then while waiting; what it returns, if anything, is raised.
+            admit: whether joiners may be taken in now; without it only if the members are too few otherwise.
 
         Raises:
             RemovedError: a newer roster excludes this process, or another process claims its task.
@@ -201,6 +213,7 @@ class Session:
             lease=self._options.lease_seconds,
             join_timeout=self._options.join_timeout,
             give_up=give_up,
+            admit=admit,
         )
         roster = admission.wait(timeout)
         self._after_poll()

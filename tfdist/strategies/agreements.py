@@ -54,7 +54,7 @@ class Agreements:
             except TooFewWorkersError as error:
                 emit("state_lost", f"nobody is left to hand over to: {error}", level=logging.WARNING)
             self.leave_if_asked()
-        self._group.settle("a member leaves" if wanted["leave"] else "a worker joins")
+        self._group.settle("a member leaves" if wanted["leave"] else "a worker joins", admit=True)
 
     def leave_if_asked(self) -> None:
         """At a point where all members hold the same state: this worker goes, if it was asked to.

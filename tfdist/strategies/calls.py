@@ -109,7 +109,10 @@ class KerasCalls:
         finally:
             self.agreements.elastic = True
         if done_here:
+            if self.group.session is not None:  # for a process that comes to this call when it is over
+                self.group.end_state = (self._number, self.state.outgoing())
             return model.history
+        self.group.fetch_end_state(self._number)
         history = keras.callbacks.History()
         history.set_model(model)
         history.epoch, history.history = result["epoch"], result["history"]
@@ -206,7 +209,7 @@ class KerasCalls:
         progress.fresh = False
         if progress.call == self._number:  # the others are inside this call
             self.state.model._initial_epoch = progress.epoch
-            self.feeding.start_where_others_are()
+            self.feeding.start_where_others_are(self.state.model.steps_per_execution)
         else:
             progress.epoch = progress.step = 0
             self._meet_for_call()
@@ -249,7 +252,7 @@ class KerasCalls:
         self._announce("waiting to join")
         session.ready()
         try:
-            self.group.settle("joining", give_up=self._call_is_over)
+            self.group.settle("joining", admit=True, give_up=self._call_is_over)
         except CallIsOver:
             session.withdraw()
             raise

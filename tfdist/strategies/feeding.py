@@ -40,10 +40,10 @@ class Feeding:
         """An iterator over the training data of the present `fit`, to look at its first rows."""
         return iter(self._training)
 
-    def start_where_others_are(self) -> None:
-        """A joiner's first epoch begins in its middle."""
+    def start_where_others_are(self, steps_per_execution: int) -> None:
+        """A joiner's first epoch begins in its middle, with the execution in which the others are."""
         progress = self._group.progress
-        self._first_batch = progress.step
+        self._first_batch = progress.step - progress.step % steps_per_execution
         self._training.start_at(progress.data_pass, progress.data_step)
         if progress.sharded:
             self._training.shard(self._group)

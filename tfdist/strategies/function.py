@@ -57,7 +57,14 @@ class ElasticFunction:
             self.calls.enter_by_hand()
             return self.step(iterator)
         logs = None
-        for done in range(self.model.steps_per_execution):
+        steps = self.model.steps_per_execution
+        if self.kind == "train":
+            progress = self.calls.group.progress
+            progress.data_pass, progress.data_step = iterator.data_pass, iterator.step  # for one who joins here
+            control, self.last_control = self.last_control, []
+            self.calls.agreements.act_on(control)
+            steps -= progress.step % steps  # of an execution in whose middle this member joined
+        for done in range(steps):
             try:
                 logs = self.step(iterator)
             except StopIteration:
@@ -75,9 +82,6 @@ class ElasticFunction:
         calls, group = self.calls, self.calls.group
         progress, state = group.progress, calls.state
         state.install_pending()
-        if self.kind == "train":
-            control, self.last_control = self.last_control, []
-            calls.agreements.act_on(control)
         facts = {"step": progress.committed, "epoch": progress.epoch, "phase": calls.phase}
         reach("step_begin" if self.kind == "train" else "validation_step", **facts)
         attempts = Attempts()

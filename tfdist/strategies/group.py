@@ -16,12 +16,12 @@ from typing import Any
 
 from tfdist.collectives.contract import Collectives
 from tfdist.data.shares import shares
-from tfdist.errors import MemberLostError, TooFewWorkersError, TransferError
+from tfdist.errors import MemberLostError, StateLostError, TooFewWorkersError, TransferError
 from tfdist.membership.roster import Roster
 from tfdist.membership.session import Session
 from tfdist.observe.events import emit
 from tfdist.observe.points import reach
-from tfdist.strategies.alignment import MEET_SECONDS, align
+from tfdist.strategies.alignment import MEET_SECONDS, TRANSFER_SECONDS, align
 from tfdist.strategies.inputs import Part
 from tfdist.strategies.progress import Progress
 from tfdist.strategies.state import State
@@ -46,6 +46,9 @@ class ElasticGroup:
         self.doing = "in user code"
         self.wants_stop: Callable[[], bool] = lambda: False
         self.stop_agreed = False
+        self.end_state: tuple[int, tuple[dict[str, Any], list[memoryview]]] | None = (
+            None  # of the last fit, by its number
+        )
         self.session = self._open()
 
     def _open(self) -> Session | None:
@@ -81,8 +84,10 @@ class ElasticGroup:
         """The lowest living task; before there is a roster, what TF_CONFIG says."""
         if self.session is None:
             return True
-        first = self.roster.chief if self.roster is not None else self.session.expected[0]
-        return first == self.session.me.task
+        roster = self.roster or self.session.newest_roster
+        if roster is None:
+            return self.session.expected[0] == self.session.me.task
+        return roster.members[0].incarnation == self.session.me.incarnation
 
     def parts(self, rows: int) -> list[Part]:
         """The rows of a global batch that each local replica computes."""
@@ -159,12 +164,13 @@ class ElasticGroup:
             with self.changing():
                 self.collectives.form(Roster(ALONE, (self.session.me,), "compiling alone"))
 
-    def settle(self, why: str, *, leaving: bool = False, give_up: Any = None) -> None:
+    def settle(self, why: str, *, leaving: bool = False, admit: bool = False, give_up: Any = None) -> None:
         """Until this process is a member of a newer roster whose members all hold the most advanced state.
 
         Args:
             why: for the log, one clause.
             leaving: this process leaves; returns as soon as a roster without it stands.
+            admit: joiners may be taken in: all members are between two training steps.
             give_up: called now and then while waiting; what it returns (an exception) is raised.
 
         Raises:
@@ -176,7 +182,7 @@ class ElasticGroup:
         began = time.monotonic()
         while True:
             reach("settle", why=why)
-            roster = self.session.next_roster(self.generation, leaving=leaving, give_up=give_up)
+            roster = self.session.next_roster(self.generation, leaving=leaving, admit=admit, give_up=give_up)
             if leaving or not roster.has(self.session.me.incarnation):
                 return
             agreed = time.monotonic()
@@ -209,9 +215,32 @@ class ElasticGroup:
 
     def _serve(self, generation: int) -> tuple[dict[str, Any], list[memoryview]]:
         """Called in a thread of the session's; this member stands still in `settle` meanwhile."""
+        kept = self.end_state
+        if generation < 0 and kept is not None and kept[0] == -generation:
+            return kept[1]
         if self.state is None or generation != self.generation:
             raise TransferError(f"this member is at generation {self.generation}, not {generation}")
         return self.state.outgoing()
+
+    def fetch_end_state(self, call: int) -> None:
+        """Gives this process's model the weights that a `fit` which is over has ended with.
+
+        Raises:
+            StateLostError: no living member has them.
+        """
+        roster = self.session.newest_roster
+        for member in roster.members if roster is not None else ():
+            try:
+                header, data = self.session.fetch_state(
+                    member, -call, accept=self.state.expected_bytes_of_end, timeout=TRANSFER_SECONDS
+                )
+            except (MemberLostError, TransferError) as error:
+                emit("debug", f"{member} does not give the end state of call {call}: {error}")
+                continue
+            self.state.install_end(header, memoryview(data))
+            return
+        self.session.raise_if_ended()
+        raise StateLostError(f"call {call} of the script (fit) is over, and no living member has its end state")
 
     # --- meetings between steps ---
 

@@ -139,6 +139,26 @@ class State:
         specs = [[shape, dtype] for _, shape, dtype in theirs] + header["small"] + header["arrays"]
         return sum(_nbytes(shape, dtype) for shape, dtype in specs)
 
+    def lasting(self) -> list[Any]:
+        """Variables without totals, which may not have been created yet; the optimizer's are, if need be."""
+        totals = {id(v) for v in self.totals()}
+        return [v for v in self.variables() if id(v) not in totals]
+
+    def expected_bytes_of_end(self, header: dict[str, Any]) -> int:
+        """As `expected_bytes`, for a state of which only the lasting variables are wanted."""
+        for number, (variable, theirs) in enumerate(zip(self.lasting(), header["variables"], strict=False)):
+            mine = [variable.path, list(variable.shape), variable.dtype]
+            if mine != theirs:
+                raise IncompatibleError(f"variable {number}", mine, theirs)
+        specs = [[s, d] for _, s, d in header["variables"]] + header["small"] + header["arrays"]
+        return sum(_nbytes(shape, dtype) for shape, dtype in specs)
+
+    def install_end(self, header: dict[str, Any], data: memoryview) -> None:
+        """Assigns the lasting variables of a state that was received whole."""
+        incoming = _unpack([[s, d] for _, s, d in header["variables"]], data)
+        for variable in self.lasting():
+            variable.assign(next(incoming))
+
     def install(self, header: dict[str, Any], data: memoryview) -> None:
         """Swaps in a state that was received whole; callbacks and History follow in `install_pending`."""
         joins = self.progress.fresh
@@ -179,6 +199,13 @@ class ModelState(State):
 
     def totals(self) -> list[Any]:
         return self.model.metrics_variables
+
+    def lasting(self) -> list[Any]:
+        optimizer = self.model.optimizer
+        if self.model.built and optimizer is not None and not optimizer.built:
+            with self.model.distribute_strategy.scope():
+                optimizer.build(self.model.trainable_variables)
+        return super().lasting()
 
 
 def _bytes(array: np.ndarray) -> memoryview:
