@@ -65,7 +65,8 @@ class LocalCluster:
         env: Added to the environment of the workers.
         dir: For the store, events and results; None makes one, which goes at the end.
         server: The fork server; None is the one that all clusters of this process share.
-        restart: Whether a worker that was killed, or left as preempted, is replaced.
+        restart: Whether a worker that was killed, or left as preempted, is replaced: at most 10 times per task, or as
+            often as a number says.
         store: URL; None is a SQLite file in `dir`.
         run_id: Scope of the store's entries; None draws one.
     """
@@ -80,7 +81,7 @@ class LocalCluster:
         env: Mapping[str, str] | None = None,
         dir: str | os.PathLike[str] | None = None,
         server: ForkServer | None = None,
-        restart: bool = False,
+        restart: bool | int = False,
         store: str | None = None,
         run_id: str | None = None,
     ) -> None:

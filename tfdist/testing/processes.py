@@ -21,7 +21,7 @@ from tfdist.observe.events import read_events
 from tfdist.testing.faults import Fault
 from tfdist.testing.results import ProcessResult, load_value
 
-MAX_REPLACEMENTS = 10  # of one task
+MAX_REPLACEMENTS = 10  # of one task, unless a number is given
 _TICK_SECONDS = 0.02  # how soon a thaw that is due, or asked for by a fault, is done
 
 _ENDING_ACTIONS = ("kill", "terminate", "freeze", "slow", "hold_gil")  # the others may remove a worker that is silent
@@ -69,7 +69,7 @@ class WorkerProcesses:
         workers: How many tasks TF_CONFIG lists at first.
         faults: As in LocalCluster; tells which task a fault thaws, and when.
         fired: The file in which faults tell that they happened.
-        restart: Whether a process that was killed, or left as preempted, is replaced.
+        restart: Whether a process that was killed, or left as preempted, is replaced; a number: how often per task.
     """
 
     def __init__(
@@ -80,10 +80,11 @@ class WorkerProcesses:
         workers: int,
         faults: Sequence[Fault],
         fired: Path,
-        restart: bool,
+        restart: bool | int,
     ) -> None:
         self._server, self._directory, self._shared = server, directory, dict(shared)
-        self._faults, self._fired_path, self._restart = tuple(faults), fired, restart
+        self._faults, self._fired_path = tuple(faults), fired
+        self._replacements = MAX_REPLACEMENTS if restart is True else int(restart)
         self._addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
         self._all: list[WorkerProcess] = []
         self._exits: queue.SimpleQueue[ForkedProcess] = queue.SimpleQueue()
@@ -217,11 +218,10 @@ class WorkerProcesses:
     def _to_replace(self, process: WorkerProcess) -> bool:
         code = process.forked.returncode
         return (
-            self._restart
-            and not self._closed.is_set()
+            not self._closed.is_set()
             and code is not None
             and (code < 0 or code == errors.EXIT_PREEMPTED)
-            and process.incarnation < MAX_REPLACEMENTS
+            and process.incarnation < self._replacements
             and self.current(process.task) is process
         )
 
@@ -234,7 +234,7 @@ class WorkerProcesses:
                     for process in [p for p in self._all if self._to_replace(p)]:
                         self.start(process.task, process.work)
                 except ForkServerError:
-                    self._restart = False  # all processes went with the server, which whoever waits will see
+                    self._replacements = 0  # all processes went with the server, which whoever waits will see
                 self._changed.notify_all()
             self._thaw()
 
