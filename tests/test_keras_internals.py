@@ -81,3 +81,13 @@ def test_without_a_step_keras_computes_as_before() -> None:
 def test_the_seed_that_a_script_has_set_is_known() -> None:
     keras.utils.set_random_seed(17)
     assert keras_internals.global_seed() == 17
+
+
+def test_the_compiled_step_is_found_inside_of_the_train_function() -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.make_train_function()
+    assert keras_internals.compiled_step(model.train_function) is not None
+    model.compile("sgd", "mse", run_eagerly=True)
+    model.make_train_function(force=True)
+    assert keras_internals.compiled_step(model.train_function) is None

@@ -293,6 +293,18 @@ def _array_dataset(original: Callable[..., Any]) -> Callable[..., Any]:
     return get_tf_dataset
 
 
+def compiled_step(function: Callable[..., Any]) -> Any | None:
+    """The `tf.function` of one step inside of what `make_train_function` made; None where there is none (run eagerly).
+
+    Relies on `_make_function` closing over it, wrapped by `_autoconvert_optionals` with `functools.wraps`.
+    """
+    for cell in getattr(function, "__closure__", None) or ():
+        found = getattr(cell.cell_contents, "__wrapped__", None)
+        if hasattr(found, "get_concrete_function"):
+            return found
+    return None
+
+
 def watch_results(metrics: list[Any]) -> None:
     """From now on the step that runs in a thread hears of each result that one of `metrics` is asked for."""
     for metric in metrics:

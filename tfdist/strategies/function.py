@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tfdist import keras_internals
 from tfdist.errors import MemberLostError, StepFailedError
 from tfdist.observe.events import emit
 from tfdist.observe.points import reach
@@ -157,22 +158,35 @@ class ElasticFunction:
         self.calls.committed(rows)
 
     def warm_up(self, iterator: FeedIterator) -> None:
-        """Compiles the step in a group of one's own, on rows whose effect is discarded.
+        """Compiles the step in a group of one's own, and does it once on rows whose effect is discarded.
 
-        Two numbers of rows, so that the trace does not depend on it and no change of the roster traces again.
+        The trace does not depend on the number of rows, so that no change of the roster traces again.
         """
         state: ModelState = self.calls.state
         rows = iterator.feed.rows(iterator.data_pass, iterator.step)
         replicas = self.calls.group.devices
-        for count in dict.fromkeys((min(rows, 2), min(rows, 3))):
+        counts = list(dict.fromkeys((min(rows, 2), min(rows, 3))))
+        while counts:
+            count = counts[0]
             parts = [Part(i * count, (i + 1) * count, replicas * count) for i in range(replicas)]
             batch = iterator.read([Part(0, count, rows) for _ in range(replicas)])
-            while True:
-                handles = state.handles(state.variables())
-                try:
-                    self.run(batch, parts)
-                    break
-                except NotDeferrable as error:
-                    self._make_immediate(error)
-                finally:
-                    state.put_back(handles)
+            handles = state.handles(state.variables())
+            try:
+                if self._trace_for_any_rows(batch, parts):
+                    counts = counts[-1:]  # else the second number of rows makes TensorFlow trace for any
+                self.run(batch, parts)
+                counts.pop(0)
+            except NotDeferrable as error:
+                self._make_immediate(error)
+            finally:
+                state.put_back(handles)
+
+    def _trace_for_any_rows(self, batch: Any, parts: list[Part]) -> bool:
+        step = keras_internals.compiled_step(self.function)
+        if step is None or not all(isinstance(value, tf.Tensor) for value in tf.nest.flatten(batch)):
+            return False
+        specs = tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), batch)
+        self.calls.inputs.set(parts)
+        with self.calls.running(self), self.calls.group.collectives.calling():
+            step.get_concrete_function(specs)
+        return True
