@@ -334,11 +334,6 @@ def abort_collectives(reason: str) -> None:
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
 
 
-def wait_for_device() -> None:
-    """Until everything launched so far is done (errors of asynchronous execution surface here)."""
-    context.async_wait()
-
-
 def all_reduce_eagerly(extended: Extended, pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Outside of a graph the local replicas run one after the other, so they meet before they reduce."""
 
