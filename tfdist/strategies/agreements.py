@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tfdist.errors import MemberLostError, TooFewWorkersError
 from tfdist.observe.events import emit
 from tfdist.strategies.ending import Ending
-from tfdist.strategies.group import ElasticGroup
+from tfdist.strategies.group import ElasticGroup, first_line
 from tfdist.strategies.inputs import REQUESTS
 from tfdist.strategies.leaving import leave_on_sigterm
 
@@ -88,7 +88,7 @@ class Agreements:
         Raises:
             MemberLostError: the call is not elastic.
         """
-        reason = str(error).strip().split("\n", 1)[0][:200]
+        reason = first_line(error)
         if not self.elastic:
             session = self._group.session
             raise MemberLostError(

@@ -27,7 +27,7 @@ from tfdist.strategies.feeding import Feeding, as_elastic
 from tfdist.strategies.function import ElasticFunction
 from tfdist.strategies.group import ElasticGroup
 from tfdist.strategies.hooks import CallHooks
-from tfdist.strategies.inputs import StepInputs
+from tfdist.strategies.inputs import REQUESTS, StepInputs
 from tfdist.strategies.progress import Rate, plain
 from tfdist.strategies.state import ModelState
 
@@ -266,7 +266,7 @@ class KerasCalls:
     # --- for the wrapped functions ---
 
     def requests(self) -> list[bool]:
-        return self.agreements.requests() if self._kind == "train" else [False] * len(self.agreements.requests())
+        return self.agreements.requests() if self._kind == "train" else [False] * len(REQUESTS)
 
     def committed(self, rows: int) -> None:
         """Notes that a step of `rows` rows is done."""

@@ -30,6 +30,11 @@ from tfdist.strategies.waiting import Watchdog
 ALONE = 1 << 24  # generation of a group of one's own, to compile in: no roster gets that far
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, for one line of a log (TensorFlow's errors are pages)."""
+    return str(error).strip().split("\n", 1)[0][:200]
+
+
 class ElasticGroup:
     """This process's place among the members; without a session it is alone for good."""
 
@@ -46,9 +51,8 @@ class ElasticGroup:
         self.doing = "in user code"
         self.wants_stop: Callable[[], bool] = lambda: False
         self.stop_agreed = False
-        self.end_state: tuple[int, tuple[dict[str, Any], list[memoryview]]] | None = (
-            None  # of the last fit, by its number
-        )
+        # Of the last `fit`, with its number.
+        self.end_state: tuple[int, tuple[dict[str, Any], list[memoryview]]] | None = None
         self.session = self._open()
 
     def _open(self) -> Session | None:

@@ -12,6 +12,7 @@ from tfdist import runtime
 from tfdist.errors import MemberLostError, UnsupportedError
 from tfdist.observe.points import reach
 from tfdist.strategies.feeds import rows_of, slice_rows
+from tfdist.strategies.group import first_line
 from tfdist.strategies.inputs import Part
 from tfdist.strategies.progress import Progress
 from tfdist.strategies.state import State
@@ -101,7 +102,7 @@ class Loops:
                     self.state.put_back(handles)
                     if not isinstance(error, MemberLostError) and not group.collectives.is_loss(error):
                         raise
-                    group.settle(str(error).split("\n", 1)[0][:200])
+                    group.settle(first_line(error))
                     if progress.clock >= goal:
                         return progress.logs
                 finally:

@@ -1,11 +1,10 @@
 """One execution (or trace) of a step function on one replica: exact averages, reduced once, before anything is applied.
 
 Without further ado the step is *deferred*: the optimizer's `apply` is only noted, the step function runs to its end,
-then one
-packed exchange carries gradients, what the step added to metrics, statistics and requests; then the update is applied.
-A step that fails has thus changed nothing but what `StepRecord.rollback` names. A step function that updates more
-than once, or
-reads what it has updated (a GAN), is *immediate*: gradients are reduced on entering `apply`, the rest at the end.
+then one packed exchange carries gradients, what the step added to metrics, statistics and requests; then the update is
+applied. A step that fails has thus changed nothing but what `StepRecord.rollback` names. A step function that updates
+more than once, or reads what it has updated (a GAN), is *immediate*: gradients are reduced on entering `apply`, the
+rest at the end.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class ReplicaStep:
         self.applying = False
         self.weighs = kind != "custom"
         self._pending: tuple[Callable[..., Any], Any, list[Any], Any] | None = None
-        self._applies = self._reductions = 0
+        self._reductions = 0
         self._first_later_operation = 0
         self._graph = None if eager else tf.compat.v1.get_default_graph()
         self._results: dict[int, tuple[Any, Any, Any]] = {}
@@ -125,7 +124,6 @@ class ReplicaStep:
         if self.applying:
             return original(optimizer, grads, variables)
         grads = list(grads)
-        self._applies += 1
         if self.kind != "custom":
             grads = [g if g is None else self._weighted(g) for g in grads]
         if not self.deferred:
