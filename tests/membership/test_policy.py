@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdist.errors import ConfigError, StoreError
-from tfdist.membership.policy import BackOff, RosterPolicy, View, admissible, decide_next, without_joiners
+from tfdist.membership.policy import BackOff, RosterPolicy, View, admissible, among_ourselves, decide_next
 from tfdist.membership.roster import Member, Roster, dump, load, member_from_json, roster_from_json
 from tfdist.tf_config import Task
 
@@ -187,9 +187,15 @@ def test_a_roster_knows_its_chief_and_ranks():
     assert three.member(task(2)) == member(2) and three.member(task(0)) is None and three.has("a1" * 4)
 
 
-def test_joiners_wait_while_members_recover_in_the_middle_of_something_unless_they_are_needed():
-    view = View(roster(0, 1), ready=(member(2),), lost={task(1): "connection closed"})
-    enough, _ = decide_next(0.0, without_joiners(view, RosterPolicy(1, None, 10.0)), RosterPolicy(1, None, 10.0))
-    needed, _ = decide_next(0.0, without_joiners(view, RosterPolicy(2, None, 10.0)), RosterPolicy(2, None, 10.0))
-    assert enough is not None and enough.tasks == tasks(0)
-    assert needed is not None and needed.tasks == tasks(0, 2)
+def test_members_that_recover_between_two_steps_take_nobody_in_however_few_they_are():
+    view = View(roster(0, 1, 2), ready=(member(3),), lost={task(1): "connection closed", task(2): "no heartbeat"})
+    policy = RosterPolicy(2, None, 10.0)
+    alone, _ = decide_next(0.0, *among_ourselves(view, policy))
+    assert alone is not None and alone.tasks == tasks(0)
+    with_joiner, _ = decide_next(0.0, view, policy)
+    assert with_joiner is not None and with_joiner.tasks == tasks(0, 3)
+
+
+def test_the_first_roster_needs_min_workers_in_any_case():
+    view = View(None, expected=tasks(0, 1), ready=(member(0),), waiting_since=-20.0)
+    assert decide_next(0.0, *among_ourselves(view, RosterPolicy(2, None, 10.0)))[0] is None

@@ -1,9 +1,12 @@
 """Sessions agree on rosters: at the start, after a loss, with joiners and leavers."""
 
+import threading
+
 import pytest
 
 from tests.membership.conftest import eventually, worker
 from tfdist import errors
+from tfdist.membership import records
 from tfdist.membership.roster import dump
 
 
@@ -102,6 +105,19 @@ def test_a_leaver_hands_over_and_the_others_are_not_alarmed(cluster):
     a.close("preempted")
     b.watch_members(after)
     assert not [t for t in cluster.told_to(b) if "lost" in t]
+
+
+def test_a_member_hears_once_that_it_is_to_be_drained(cluster):
+    (a, b), _ = cluster.form(2)
+    told: list[str] = []
+    a.on_drain(lambda: told.append("a"))
+    b.on_drain(lambda: told.append("b"))
+    records.ask_to_drain(a.store, worker(1))
+    eventually(lambda: told, "the request")
+    threading.Event().wait(1.5)  # longer than two looks
+    assert told == ["b"]
+    with pytest.raises(errors.ConfigError, match=r"worker/5.*is not a member of the run \(worker/0, worker/1\)"):
+        records.ask_to_drain(a.store, worker(5))
 
 
 def test_the_last_one_cannot_hand_over(cluster):

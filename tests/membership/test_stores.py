@@ -128,6 +128,18 @@ def test_a_locked_sqlite_file_is_unavailable_and_comes_back(tmp_path):
     assert store.put("a", b"1")
 
 
+def test_a_sqlite_file_that_was_removed_is_not_made_anew_by_those_who_knew_it(tmp_path):
+    path = tmp_path / "s.db"
+    store = SqliteStore(str(path))
+    store.put("k", b"v")
+    path.unlink()
+    with pytest.raises(StoreUnavailableError, match="the file is gone"):
+        store.get("k")
+    SqliteStore(str(path)).put("k", b"of another run")
+    with pytest.raises(StoreUnavailableError, match="another file lies in its place"):
+        store.compare_and_set("k", 1, b"mine")
+
+
 def test_a_sqlite_folder_that_is_away_is_unavailable_and_comes_back(tmp_path):
     folder = tmp_path / "here"
     folder.mkdir()

@@ -156,3 +156,29 @@ def h(rows: int, data: str) -> dict[str, Any]:
         "iterations": int(model.optimizer.iterations.numpy()),
         "after": model.evaluate(x, y, batch_size=16, verbose=0)[0],
     }
+
+
+def half(given: dict[str, Any]) -> dict[str, Any]:
+    """mixed_float16 with loss scaling. One sample makes the gradient infinite, on the one worker that has it."""
+    import keras
+
+    strategy = None if given["plain"] else open_strategy(DEFAULTS)
+    keras.utils.set_random_seed(3)
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    x = 0.1 * np.random.RandomState(0).randn(96, 4).astype("float32")
+    y = np.where(np.arange(96)[:, None] == 30, 1e30, x.sum(1, keepdims=True))
+    callbacks: list[Any] = []
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+    if strategy is not None:
+        import tfdist.callbacks
+
+        callbacks.append(tfdist.callbacks.ElasticTraining())
+    model.fit(x, y, batch_size=12, shuffle=False, epochs=2, verbose=0, callbacks=callbacks)
+    return {
+        "weights": {weight.path: weight.numpy() for weight in model.weights},
+        "optimizer": type(model.optimizer).__name__,
+        "updates": int(model.optimizer.inner_optimizer.iterations.numpy()),
+        "scale": float(model.optimizer.dynamic_scale.numpy()),
+    }

@@ -14,6 +14,7 @@ COMMANDS = {
         "tfdist.launch.run_command",
         "run a training script on several worker processes, and replace those that die",
     ),
+    "drain": ("tfdist.launch.drain_command", "take a worker out of a run for good"),
 }
 
 

@@ -14,7 +14,7 @@ from tfdist.errors import (
     WaitTimeoutError,
 )
 from tfdist.membership import claims, keys
-from tfdist.membership.policy import View, decide_next, remaining, without_joiners
+from tfdist.membership.policy import RosterPolicy, View, among_ourselves, decide_next, remaining
 from tfdist.membership.roster import Roster, dump
 from tfdist.membership.run_state import RunState
 from tfdist.membership.stores.base import Store
@@ -42,7 +42,7 @@ class Admission:
         lease: seconds without a sign of life after which all old members count as gone.
         join_timeout: seconds to wait below min_workers.
         give_up: called now and then; what it returns, if anything, is raised.
-        admit: whether members may take in joiners now; without it only if they are too few otherwise.
+        admit: whether members may take in joiners now; without it min_workers does not count, either.
     """
 
     def __init__(
@@ -155,15 +155,16 @@ class Admission:
             self._reason = f"waiting to be admitted to generation {current.generation + 1}"
             return
         view = state.policy_view(now, waiting_since=self._started, asked_at=self._started, gone=gone)
-        roster, self._reason = decide_next(
-            now, view if self._admit else without_joiners(view, state.policy), state.policy
-        )
+        policy = state.policy
+        if not self._admit:
+            view, policy = among_ourselves(view, policy)
+        roster, self._reason = decide_next(now, view, policy)
         if roster is None:
             self._possible_since = None
             unreached = state.waiting_for(tuple(state.store.ready))
             if current is None and unreached:
                 self._reason += f" ({unreached})"
-            self._check_few(now, view)
+            self._check_few(now, view, policy)
             return
         self._few_since = None
         if self._possible_since is None:
@@ -184,13 +185,13 @@ class Admission:
             self._announce(roster.generation)
         state.take_view(keys.read_view(self._store), now)
 
-    def _check_few(self, now: float, view: View) -> None:
+    def _check_few(self, now: float, view: View, policy: RosterPolicy) -> None:
         """Raises when waiting for more workers is over, or no use."""
         state, current = self._state, view.current
         members = current.tasks if current is not None else ()
         if self._leaving and members and all(task in view.lost or task in view.leaving for task in members):
             raise TooFewWorkersError(f"nobody stays to hand over to: {self._reason}")
-        if len(remaining(view, state.policy)) >= state.policy.min_workers:
+        if len(remaining(view, policy)) >= policy.min_workers:
             self._few_since = None
             return
         if current is None or view.gone:

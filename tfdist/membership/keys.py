@@ -16,6 +16,7 @@ END = "end"
 COMMITTED = "committed"
 READY = "ready/"
 LEAVE = "leave/"
+DRAIN = "drain/"
 CLAIM = "claim/"
 LEASE = "lease/"
 STATUS = "status/"
@@ -123,6 +124,6 @@ def delete_of(store: Store, prefix: str, member: Member) -> None:
 
 
 def delete_of_others(store: Store, me: Member) -> None:
-    """Deletes what a former process of this task left behind: its requests to join or leave."""
-    for prefix in (READY, LEAVE):
+    """Deletes what a former process of this task left behind: its requests, and those to it."""
+    for prefix in (READY, LEAVE, DRAIN):
         store.delete(f"{prefix}{me.task}")

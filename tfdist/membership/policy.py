@@ -98,15 +98,15 @@ def remaining(view: View, policy: RosterPolicy) -> tuple[Member, ...]:
     return tuple(sorted((*stay, *admissible(view, policy)[0]), key=lambda m: m.task))
 
 
-def without_joiners(view: View, policy: RosterPolicy) -> View:
-    """`view` as if nobody asked for admission, where those who stay are enough without them.
+def among_ourselves(view: View, policy: RosterPolicy) -> tuple[View, RosterPolicy]:
+    """(view, policy) as if nobody asked for admission and any number of members were enough.
 
-    Members that recover from a loss in the middle of a meeting take nobody in: a joiner could not follow them there.
+    Members that recover from a loss between two training steps (in a meeting, in validation) take nobody in: a joiner
+    could not follow them there. They end it, however few they are, and wait for more before the next training step.
     """
     if view.current is None or view.gone:
-        return view
-    alone = replace(view, ready=())
-    return alone if len(remaining(alone, policy)) >= policy.min_workers else view
+        return view, policy
+    return replace(view, ready=()), replace(policy, min_workers=1)
 
 
 def decide_next(now: float, view: View, policy: RosterPolicy) -> tuple[Roster | None, str]:

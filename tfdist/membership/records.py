@@ -4,10 +4,10 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tfdist.errors import IncompatibleError, StoreError
+from tfdist.errors import ConfigError, IncompatibleError, StoreError
 from tfdist.membership import keys
 from tfdist.membership.keys import JobError, job_error_from_json
-from tfdist.membership.roster import bounded_int, dump, load
+from tfdist.membership.roster import Member, bounded_int, dump, load
 from tfdist.membership.stores.base import Store
 from tfdist.tf_config import Task
 
@@ -97,6 +97,27 @@ def forget_error_of(store: Store, task: Task) -> None:
     entry = store.get(keys.ERROR)
     if entry is not None and load(keys.ERROR, entry.value).get("task") == str(task):
         store.delete(keys.ERROR, entry.version)
+
+
+def ask_to_drain(store: Store, task: Task) -> None:
+    """Asks the present process of `task` to hand over at its next step boundary and to exit with 0.
+
+    Raises:
+        ConfigError: no such member; the message has those there are.
+    """
+    roster = keys.read_view(store).roster
+    member = roster.member(task) if roster is not None else None
+    if member is None:
+        members = ", ".join(map(str, roster.tasks)) if roster is not None else "none yet"
+        raise ConfigError("task", str(task), f"is not a member of the run ({members})")
+    store.put(f"{keys.DRAIN}{task}", dump({"incarnation": member.incarnation}))
+
+
+def drain_asked(store: Store, me: Member) -> bool:
+    """Says whether `ask_to_drain` meant this process."""
+    key = f"{keys.DRAIN}{me.task}"
+    entry = store.get(key)
+    return entry is not None and load(key, entry.value).get("incarnation") == me.incarnation
 
 
 def end_run(store: Store) -> None:

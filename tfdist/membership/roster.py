@@ -114,8 +114,8 @@ class Roster:
 
 
 def dump(value: Any) -> bytes:
-    """Returns compact JSON as bytes."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    """Returns compact JSON as bytes; a loss may be NaN, which Python's JSON can say."""
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def load(key: str, value: bytes) -> dict[str, Any]:

@@ -153,6 +153,11 @@ class Session:
         return alone and self._clock() - self._watch.renewed_at > self._options.lease_seconds
 
     @property
+    def min_workers(self) -> int:
+        """How many members a training step needs."""
+        return self._state.policy.min_workers
+
+    @property
     def store_away(self) -> bool:
         """Says whether the store did not answer when last asked."""
         return self._watch.away
@@ -187,7 +192,7 @@ class Session:
             found_anew: if all members of an older roster are gone for a lease, found a new one: the caller holds the
                 state, from a checkpoint.
             give_up: called now and then while waiting; what it returns, if anything, is raised.
-            admit: whether joiners may be taken in now; without it only if the members are too few otherwise.
+            admit: whether joiners may be taken in now; without it min_workers does not count, either.
 
         Raises:
             RemovedError: a newer roster excludes this process, or another process claims its task.
@@ -259,6 +264,10 @@ class Session:
     def on_message(self, kind: str, callback: Callable[[Task, dict[str, Any]], None]) -> None:
         """Calls `callback(sender, payload)` for each notice of that kind, in a thread of the session's own."""
         self._dispatch.user_callbacks.setdefault(kind, []).append(callback)
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Calls `callback()` once if this process is asked to leave for good (records.ask_to_drain), in a thread."""
+        self._watch.on_drain = callback
 
     @property
     def leaving_requested(self) -> bool:

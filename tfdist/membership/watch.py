@@ -55,6 +55,8 @@ class Watch:
         self._trouble = ""
         self._leave_written = False
         self._step_written = 0
+        self._drain_told = False
+        self.on_drain: Callable[[], None] = lambda: None  # called once if somebody asks this process to leave for good
         self.step = 0
         self.renewed_at = clock()
         self.away = False
@@ -130,5 +132,8 @@ class Watch:
         holder = claims.holder_of(store, state.me)
         if holder is not None and holder.incarnation != state.me.incarnation and state.removed is None:
             state.take_removal(f"the process at {holder.address} claims {state.me.task} now")
+        if not self._drain_told and records.drain_asked(store, state.me):
+            self._drain_told = True
+            self.on_drain()
         self.write_step()
         self._board.write(store, state.roster, now)

@@ -28,6 +28,7 @@ class Agreements:
         self._exit_code: int | None = None
         self._wants_stop = self._after_batch = False
         group.wants_stop = lambda: self._wants_stop
+        group.on_drain = lambda: self.ask_to_leave(0)
 
     # --- joining and leaving: raised in the control vector of a step, acted on before the next one ---
 

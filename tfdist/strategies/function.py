@@ -87,6 +87,8 @@ class ElasticFunction:
         reach("step_begin" if self.kind == "train" else "validation_step", **facts)
         attempts = Attempts()
         while True:
+            if self.kind == "train":
+                group.wait_for_enough()
             handles: list[Any] = []
             parts = iterator.parts(group)
             goal = progress.clock + 1

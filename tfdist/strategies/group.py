@@ -50,6 +50,7 @@ class ElasticGroup:
         self._watchdog: Watchdog | None = None
         self.doing = "in user code"
         self.wants_stop: Callable[[], bool] = lambda: False
+        self.on_drain: Callable[[], None] = lambda: None
         self.stop_agreed = False
         # Of the last `fit`, with its number.
         self.end_state: tuple[int, tuple[dict[str, Any], list[memoryview]]] | None = None
@@ -62,6 +63,7 @@ class ElasticGroup:
         session.start()
         session.on_lost(self._interrupt)
         session.on_message("stop", self._stop_asked)
+        session.on_drain(lambda: self.on_drain())
         self._watchdog = Watchdog(self)
         session.serve_state(self._serve, on_chunk=lambda sent: reach("transfer_serve", bytes=sent))
         return session
@@ -174,7 +176,8 @@ class ElasticGroup:
         Args:
             why: for the log, one clause.
             leaving: this process leaves; returns as soon as a roster without it stands.
-            admit: joiners may be taken in: all members are between two training steps.
+            admit: joiners may be taken in: all members are between two training steps. Otherwise they are as many as
+                are left, even below min_workers (see `wait_for_enough`).
             give_up: called now and then while waiting; what it returns (an exception) is raised.
 
         Raises:
@@ -216,6 +219,15 @@ class ElasticGroup:
             transferred=sent,
             step=self.progress.committed,
         )
+
+    def wait_for_enough(self) -> None:
+        """Before a training step: waits, state in memory, while there are fewer members than `min_workers`.
+
+        Raises:
+            TooFewWorkersError: still too few after join_timeout.
+        """
+        if self.session is not None and self.size < self.session.min_workers:
+            self.settle(f"{self.size} members, below min_workers = {self.session.min_workers}", admit=True)
 
     def _serve(self, generation: int) -> tuple[dict[str, Any], list[memoryview]]:
         """Called in a thread of the session's; this member stands still in `settle` meanwhile."""

@@ -90,6 +90,7 @@ class Loops:
             goal = progress.clock + 1
             reach("step_begin", step=progress.committed, epoch=0, phase="loop")
             while True:
+                group.wait_for_enough()
                 parts = group.parts(rows)
                 handles = self.state.handles(self.state.variables())
                 try:

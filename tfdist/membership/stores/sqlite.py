@@ -18,6 +18,8 @@ _Result = TypeVar("_Result")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS identity (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL);
+INSERT OR IGNORE INTO identity VALUES (1, lower(hex(randomblob(16))));
 CREATE TABLE IF NOT EXISTS counter (one INTEGER PRIMARY KEY CHECK (one = 1), value INTEGER NOT NULL);
 INSERT OR IGNORE INTO counter VALUES (1, 0);
 """
@@ -39,6 +41,7 @@ class SqliteStore:
         self._busy_timeout = busy_timeout
         self._connections: dict[tuple[int, int], sqlite3.Connection] = {}
         self._lock = threading.Lock()
+        self._identity: str | None = None  # of the file that this store has opened first
         self._check_path()
         self._run(lambda connection: None)
 
@@ -120,8 +123,8 @@ class SqliteStore:
             if os.path.exists(self.path):
                 return connection
             self._forget()  # the file was taken away: an open connection would write to a file that nobody sees
-        if not os.path.exists(os.path.dirname(self.path)):
-            raise sqlite3.OperationalError(f"folder {os.path.dirname(self.path)} is gone")
+        if self._identity is not None and not os.path.exists(self.path):
+            raise sqlite3.OperationalError("the file is gone")  # an empty new one would be another run
         connection = sqlite3.connect(
             self.path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False
         )
@@ -130,6 +133,10 @@ class SqliteStore:
             connection.execute("PRAGMA synchronous=NORMAL")
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'counter'").fetchone():
                 connection.executescript("BEGIN IMMEDIATE;" + _SCHEMA + "COMMIT;")
+            (identity,) = connection.execute("SELECT value FROM identity").fetchone()
+            if self._identity not in (None, identity):
+                raise sqlite3.OperationalError("another file lies in its place")
+            self._identity = identity
         except BaseException:
             connection.close()
             raise
