@@ -50,6 +50,10 @@ class TransferError(TfdistError):
     """A transfer of state was refused or arrived damaged. Nothing of it was used."""
 
 
+class TransferRefusedError(TransferError):
+    """The other member lives, and does not have what was asked for."""
+
+
 class WaitTimeoutError(TfdistError, TimeoutError):
     """A bounded wait is over; the text says what was waited for."""
 
@@ -156,6 +160,53 @@ class RunEndedError(TfdistError):
     """The run is over; a process that arrives after its end has nothing to do and exits with 0."""
 
 
+class CheckpointError(TfdistError):
+    """A checkpoint, or the directory that holds checkpoints, cannot be used; the text names the file and the remedy."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """What a checkpoint holds is not what was written: a wrong checksum, a wrong size, nonsense in a manifest.
+
+    Args:
+        path: the file, or the checkpoint, that is damaged.
+        what: what is wrong with it, with what was expected and what was found.
+        remedy: what to do, in one sentence.
+    """
+
+    def __init__(self, path: str, what: str, remedy: str = "An older checkpoint can be used instead of it."):
+        super().__init__(f"{path} is damaged: {what}. {remedy}")
+        self.path = path
+        self.what = what
+
+
+class IncompatibleCheckpointError(CheckpointError):
+    """A good checkpoint that does not fit: of another model, or of a format that this version does not know."""
+
+
+class CheckpointWriteError(CheckpointError):
+    """A file of a checkpoint could not be written, moved or removed; the text has the reason of the system."""
+
+
+class CheckpointClaimedError(CheckpointError):
+    """Another job writes to the directory.
+
+    Args:
+        directory: that of the checkpoints.
+        mine: run id of this process.
+        holder: run id, host, pid of the other one, as far as they are known.
+        reason: why it is held to live; one clause.
+    """
+
+    def __init__(self, directory: str, mine: str, holder: dict[str, object], reason: str):
+        run, host, pid = (holder.get(key, "unknown") for key in ("run_id", "host", "pid"))
+        super().__init__(
+            f"{directory} is written to by another job: run {run!r} (host {host}, pid {pid}) {reason}, and this is run "
+            f"{mine!r}. Give each job a directory of its own, or end the other one first."
+        )
+        self.directory = directory
+        self.holder = dict(holder)
+
+
 EXIT_DONE = 0
 EXIT_SCRIPT_FAILED = 1
 EXIT_PREEMPTED = 75
@@ -184,6 +235,9 @@ _CODE_OF: tuple[tuple[type[BaseException], int], ...] = (
     (IncompatibleError, EXIT_CONFIG),
     (ClaimedError, EXIT_CONFIG),
     (UnsupportedError, EXIT_CONFIG),
+    (CheckpointClaimedError, EXIT_CONFIG),  # like a claimed task
+    (IncompatibleCheckpointError, EXIT_CONFIG),
+    (DamagedCheckpointError, EXIT_STATE_LOST),  # ends a process only where no checkpoint at all can be used
     (StateLostError, EXIT_STATE_LOST),
 )
 

@@ -15,6 +15,7 @@ COMMANDS = {
         "run a training script on several worker processes, and replace those that die",
     ),
     "drain": ("tfdist.launch.drain_command", "take a worker out of a run for good"),
+    "checkpoint": ("tfdist.launch.checkpoint_command", "look at checkpoints, and remove old ones"),
 }
 
 
