@@ -13,7 +13,9 @@ if __name__ == "callbacks":
 
 # Public name -> the module that defines it; loaded when first used, because each imports Keras.
 _LAZY_NAMES = {
+    "AsyncCheckpoint": "tfdist.callbacks.async_checkpoint",
     "ElasticTraining": "tfdist.callbacks.elastic_training",
+    "PreemptionHandler": "tfdist.callbacks.preemption_handler",
 }
 
 __all__ = [*_LAZY_NAMES]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,3 +31,19 @@ def light_fork_server() -> Iterator[object]:
 
     with ForkServer(preload=("numpy",)) as server:
         yield server
+
+
+@pytest.fixture
+def cluster_of(fork_server: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """cluster_of(workers, faults=…, restart=…): a cluster that is gone after the test."""
+    from tfdist.testing import LocalCluster
+
+    clusters: list[LocalCluster] = []
+
+    def make(workers: int, **options: Any) -> LocalCluster:
+        clusters.append(LocalCluster(workers, server=fork_server, dir=tmp_path, **options))
+        return clusters[-1]
+
+    yield make
+    for cluster in clusters:
+        cluster.close()

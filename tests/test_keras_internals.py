@@ -7,14 +7,16 @@ import inspect
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras.src.backend.tensorflow import core as tf_core
 from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
 from keras.src.trainers import compile_utils, epoch_iterator
+from keras.src.trainers import trainer as keras_trainer
 
-from tfdist import keras_internals
+from tfdist import keras_hooks, keras_internals
 
 PLACES = [
     (base_optimizer.BaseOptimizer, "apply", ["self", "grads", "trainable_variables"]),
@@ -28,6 +30,8 @@ PLACES = [
     (tf_trainer.TensorFlowTrainer, "make_train_function", ["self", "force"]),
     (tf_trainer.TFEpochIterator, "_interrupted_warning", ["self"]),
     (epoch_iterator.EpochIterator, "_enumerate_iterator", ["self"]),
+    (keras_trainer.Trainer, "_get_metrics_result_or_logs", ["self", "logs"]),
+    (keras_trainer.Trainer, "_symbolic_build", ["self", "iterator", "data_batch"]),
 ]
 
 
@@ -41,6 +45,44 @@ def test_fit_starts_at_the_epoch_that_a_callback_sets_when_training_begins() -> 
     source = inspect.getsource(inspect.unwrap(tf_trainer.TensorFlowTrainer.fit))
     assert "self._initial_epoch or initial_epoch" in source
     assert source.index("callbacks.on_train_begin()") < source.index("self._initial_epoch or")
+
+
+def test_an_epoch_iterator_counts_its_batches_under_the_names_that_are_used() -> None:
+    one = tf_trainer.TFEpochIterator(
+        x=np.zeros((6, 2)), batch_size=2, distribute_strategy=tf.distribute.get_strategy(), steps_per_execution=1
+    )
+    dataset, batches = keras_internals.data_of(one)
+    assert batches == 3 and isinstance(dataset, tf.data.Dataset)
+    for begin, _, _ in one._enumerate_iterator():
+        assert one._steps_seen == begin + 1
+        if begin == 0:
+            keras_internals.add_steps_seen(one, 0)
+
+
+def test_the_global_seed_is_a_variable_that_is_made_once() -> None:
+    state = keras_internals.make_global_seed_state()
+    assert keras_internals.global_seed_state() is state
+
+
+def test_hooks_are_told_after_all_callbacks_whatever_their_order() -> None:
+    keras_hooks.install()
+    told: list[str] = []
+
+    class Told(keras.callbacks.Callback):
+        def __init__(self, name: str, comes_last: bool = False) -> None:
+            super().__init__()
+            self._name, self.comes_last = name, comes_last
+
+        def after_all(self, hook: str, *args: object) -> None:
+            told.append(f"{self._name} {hook}")
+
+    class Last(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+            told.append("a callback's own")
+
+    hooks = keras.callbacks.CallbackList([Told("behind", comes_last=True), Told("one"), Last()])
+    hooks.on_epoch_end(0, {})
+    assert told == ["a callback's own", "one on_epoch_end", "behind on_epoch_end"]
 
 
 def test_metrics_are_reset_after_evaluation_has_begun() -> None:

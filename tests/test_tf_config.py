@@ -90,6 +90,8 @@ def test_an_indexed_job_gives_the_index():
     assert task_from_environ({}) is None
     with pytest.raises(ConfigError, match="JOB_COMPLETION_INDEX"):
         task_from_environ({"JOB_COMPLETION_INDEX": "one"})
+    with pytest.raises(ConfigError, match="would each train alone"):
+        parse_tf_config({"JOB_COMPLETION_INDEX": "1"})
 
 
 def test_addresses_are_split():

@@ -21,7 +21,7 @@ _LAZY_NAMES = {
     "ElasticMultiWorkerMirroredStrategy": "tfdist.strategies.elastic_mirrored",
     "MembershipOptions": "tfdist.membership.options",
 }
-_LAZY_MODULES = ("callbacks", "data", "errors", "testing")
+_LAZY_MODULES = ("callbacks", "checkpoint", "data", "errors", "testing")
 
 __all__ = [*_LAZY_NAMES, *_LAZY_MODULES, "__version__"]
 

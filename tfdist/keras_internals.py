@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -22,8 +23,11 @@ from keras.src.backend.tensorflow import trainer as tf_trainer
 from keras.src.losses import loss as loss_module
 from keras.src.optimizers import base_optimizer, loss_scale_optimizer
 from keras.src.random import seed_generator
+from keras.src.trainers import trainer as keras_trainer
 from keras.src.trainers.data_adapters import array_data_adapter
 from keras.src.utils import rng_utils
+
+from tfdist.errors import ConfigError
 
 Trainer = tf_trainer.TensorFlowTrainer
 CallbackList = keras.callbacks.CallbackList
@@ -52,8 +56,10 @@ class Calls(Protocol):
 
     def keras_call(self, name: str, model: Any, original: Callable[..., Any], args: tuple, kwargs: dict) -> Any: ...
     def wrap_function(self, kind: str, model: Any, function: Callable[..., Any]) -> Callable[..., Any]: ...
-    def first_step(self, iterator: Any) -> int: ...
+    def batches(self, epoch_iterator: Any, executions: Iterator[Any]) -> Iterator[Any]: ...
     def array_dataset(self, arrays: Any, batch_size: int, shuffle: Any) -> Any | None: ...
+    def made(self, epoch_iterator: Any) -> None: ...
+    def logs_before(self) -> dict[str, Any]: ...
     @property
     def stopping(self) -> bool: ...
     def get_stop(self, model: Any) -> bool: ...
@@ -86,8 +92,51 @@ def global_seed() -> int | None:
     return global_state.get_global_attribute(rng_utils.GLOBAL_RANDOM_SEED)
 
 
+def global_seed_state() -> Any | None:
+    """The variable of Keras's global seed generator, from which layers without a seed draw; None: nobody has yet."""
+    generator = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    return None if generator is None else generator.state
+
+
+def make_global_seed_state() -> Any:
+    """The same; makes the generator if need be."""
+    return seed_generator.global_seed_generator().state
+
+
 def calls_of(strategy: Any) -> Calls | None:
-    return getattr(strategy, "keras_calls", None)
+    """Who takes part in the calls of a model: its tfdist strategy, or a callback of the `fit` that goes on."""
+    return getattr(strategy, "keras_calls", None) or getattr(_local, "guest", None)
+
+
+@contextlib.contextmanager
+def guest(calls: Calls) -> Iterator[None]:
+    """While it lasts, `calls` takes part in the calls of models without a tfdist strategy, in this thread."""
+    before, _local.guest = getattr(_local, "guest", None), calls
+    try:
+        yield
+    finally:
+        _local.guest = before
+
+
+def callbacks_in(given: Any) -> list[Any]:
+    """The callbacks that `fit` was given, as a list."""
+    if isinstance(given, CallbackList):
+        return list(given.callbacks)
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def the_one_that_saves(callbacks: list[Any]) -> Any | None:
+    """The `AsyncCheckpoint` among them, if there is one.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    found = [c for c in callbacks if hasattr(c, "guest_calls")]
+    if len(found) > 1:
+        raise ConfigError("callbacks", f"{len(found)} x AsyncCheckpoint", "must have one at most", "Remove the others.")
+    return found[0] if found else None
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -117,6 +166,7 @@ def install() -> None:
         _wrap(Trainer, name, functools.partial(_call, name))
     for kind in ("train", "test", "predict"):
         _wrap(Trainer, f"make_{kind}_function", functools.partial(_function, kind))
+    _wrap(keras_trainer.Trainer, "_get_metrics_result_or_logs", _logs_of_epoch)
     Trainer.stop_training = property(_get_stop, _set_stop)
     _wrap(tf_trainer.TFEpochIterator, "__init__", _remember_strategy)
     tf_trainer.TFEpochIterator._interrupted_warning = _quiet_when_stopping(
@@ -211,6 +261,10 @@ def _own_seed(original: Callable[..., Any]) -> Callable[..., Any]:
 def _call(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         calls = calls_of(self._distribute_strategy)
+        if calls is None and name == "fit":
+            given = inspect.signature(original).bind(self, *args, **kwargs).arguments.get("callbacks")
+            saver = the_one_that_saves(callbacks_in(given))
+            calls = saver.guest_calls() if saver is not None else None
         if calls is None:
             return original(self, *args, **kwargs)
         return calls.keras_call(name, self, functools.partial(original, self), args, kwargs)
@@ -245,29 +299,39 @@ def _set_stop(self: Any, value: bool) -> None:
         calls.set_stop(self, bool(value))
 
 
+def _logs_of_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """An epoch that is entered behind its last batch has the logs of that batch."""
+
+    def _get_metrics_result_or_logs(self: Any, logs: Any) -> Any:
+        calls = calls_of(getattr(self, "_distribute_strategy", None))
+        before = calls.logs_before() if calls is not None and not logs else {}
+        return before or original(self, logs)
+
+    return _get_metrics_result_or_logs
+
+
 def _remember_strategy(original: Callable[..., Any]) -> Callable[..., Any]:
     """The array adapter makes its dataset inside the constructor and does not know the strategy."""
 
     def __init__(self: Any, distribute_strategy: Any = None, *args: Any, **kwargs: Any) -> None:
-        _local.building_for = calls_of(distribute_strategy)
+        calls = _local.building_for = calls_of(distribute_strategy)
         try:
             original(self, distribute_strategy, *args, **kwargs)
         finally:
             _local.building_for = None
+        if calls is not None:
+            calls.made(self)
 
     return __init__
 
 
 def _enumerate(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Starts an epoch in its middle where the others are there; batches that were done before are not counted again."""
+    """An epoch may begin in its middle; batches that were done before are not counted again."""
 
     @functools.wraps(original)
     def _enumerate_iterator(self: Any) -> Iterator[Any]:
         calls = calls_of(self._distribute_strategy)
-        first = calls.first_step(self) if calls is not None else 0
-        for begin, end, iterator in original(self):
-            if begin >= first:
-                yield begin, end, iterator
+        yield from original(self) if calls is None else calls.batches(self, original(self))
 
     return _enumerate_iterator
 
@@ -291,6 +355,21 @@ def _array_dataset(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self) if dataset is None else dataset
 
     return get_tf_dataset
+
+
+def data_of(epoch_iterator: Any) -> tuple[Any, int | None]:
+    """(the data set of an epoch iterator of Keras, how many batches a pass over it has if that is known)."""
+    return epoch_iterator._distributed_dataset, epoch_iterator._num_batches
+
+
+def create_variables(model: Any, batch: Any) -> None:
+    """What the first step would create otherwise: of layers, metrics and the optimizer. Nothing is computed."""
+    model._symbolic_build(data_batch=batch)
+
+
+def add_steps_seen(epoch_iterator: Any, steps: int) -> None:
+    """Tells it that so many batches of its present pass were used before (it begins a new pass when all were)."""
+    epoch_iterator._steps_seen += steps
 
 
 def compiled_step(function: Callable[..., Any]) -> Any | None:

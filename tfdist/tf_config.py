@@ -103,6 +103,14 @@ def parse_tf_config(environ: Mapping[str, str]) -> TaskConfig | None:
     """
     text = environ.get("TF_CONFIG", "").strip()
     if not text:
+        if task_from_environ(environ) is not None:
+            raise ConfigError(
+                "TF_CONFIG",
+                None,
+                "is missing in an Indexed Job, whose pods would each train alone as their own chief",
+                'Set it to {"cluster": {"worker": ["host:port", ...]}}, the same in all pods: JOB_COMPLETION_INDEX is '
+                "the task.",
+            )
         return None
     try:
         config = json.loads(text)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +49,20 @@ def test_an_example_runs_with_two_workers(script: tuple[str, ...], tmp_path: Pat
         results = cluster.run(EXAMPLES / script[0], *script[1:])
     assert results.codes == {0: 0, 1: 0}
     assert "loss" in results.last(0).output
+
+
+def test_a_job_that_is_preempted_twice_ends_as_if_it_had_not_been(fork_server: object) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "preempted.py")],
+        cwd=EXAMPLES.parent,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 workers: ended with 0" in done.stdout and "used exactly 4 times" in done.stdout
 
 
 def run_of_three(module: ModuleType) -> tuple[dict, list, dict]:

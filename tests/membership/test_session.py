@@ -6,7 +6,7 @@ import pytest
 
 from tests.membership.conftest import eventually, worker
 from tfdist import errors
-from tfdist.membership import records
+from tfdist.membership import keys, records
 from tfdist.membership.roster import dump
 
 
@@ -186,7 +186,7 @@ def test_a_joiner_of_a_run_whose_members_are_all_gone_never_starts_anew_silently
     (a, b), _ = cluster.form(2)
     a.close(say_goodbye=False)
     b.close(say_goodbye=False)
-    again = cluster.start(0, (0,), lease_duration=0.5)
+    again = cluster.start(0, (0,), lease_duration=0.6)
     again.ready()
     with pytest.raises(errors.StateLostError, match="generation 1"):
         again.next_roster(0)
@@ -219,7 +219,9 @@ def test_a_worker_that_is_started_again_clears_its_own_error(cluster):
 
 def test_a_process_that_arrives_after_the_end_is_told(cluster):
     (a, b), roster = cluster.form(2)
-    a.end()
+    a.finish()
+    assert not b.store.get(keys.END)  # the other one may have more to do
+    b.finish()
     with pytest.raises(errors.RunEndedError):
         b.next_roster(roster.generation)
     with pytest.raises(errors.RunEndedError):

@@ -40,7 +40,7 @@ def test_training_goes_on_without_the_store_and_a_change_waits_for_it(cluster, c
 
 def test_a_roster_of_one_is_fenced_when_its_lease_is_over(cluster):
     cluster.store = FlakyStore()
-    (a,), _ = cluster.form(1, lease_duration=0.3)
+    (a,), _ = cluster.form(1, lease_duration=0.6)
     assert not a.fenced
     cluster.store.away = True
     eventually(lambda: a.fenced, "the end of the lease")

@@ -17,25 +17,11 @@ def plain(fork_server, tmp_path_factory) -> Callable[..., dict[str, Any]]:
     """plain(kind="adam", ...): what one process without tfdist gives; each set of options is computed once."""
     known: dict[str, dict[str, Any]] = {}
 
-    def training(**options: Any) -> dict[str, Any]:
+    def training(timeout: float = 90.0, **options: Any) -> dict[str, Any]:
         key = json.dumps(options, sort_keys=True)
         if key not in known:
             with LocalCluster(1, server=fork_server, dir=tmp_path_factory.mktemp("plain")) as cluster:
-                known[key] = cluster.run(jobs.train, {**options, "plain": True}, timeout=90).values[0]
+                known[key] = cluster.run(jobs.train, {**options, "plain": True}, timeout=timeout).values[0]
         return known[key]
 
     return training
-
-
-@pytest.fixture
-def cluster_of(fork_server, tmp_path):
-    """cluster_of(workers, faults=…, restart=…): a cluster that is gone after the test."""
-    clusters: list[LocalCluster] = []
-
-    def make(workers: int, **options: Any) -> LocalCluster:
-        clusters.append(LocalCluster(workers, server=fork_server, dir=tmp_path, **options))
-        return clusters[-1]
-
-    yield make
-    for cluster in clusters:
-        cluster.close()

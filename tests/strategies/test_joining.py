@@ -50,6 +50,18 @@ def test_a_worker_beyond_the_first_ones_joins(cluster_of, plain):
     assert last_roster(results) == [0, 1, 2]
 
 
+def test_two_that_join_together_hold_nobody_up(cluster_of, plain):
+    """Neither takes the other for one that waits still, and asks for one more change that nobody else wants."""
+    cluster = cluster_of(2)
+    for task in range(4):
+        cluster.start_worker(task, jobs.train, {"wait": {"12": 4}})
+    results = cluster.wait(120)
+    assert results.codes == dict.fromkeys(range(4), 0)
+    assert_same_training(results, plain(), uses=EPOCHS)
+    reasons = " ".join(event["message"] for event in results.events("formation"))
+    assert "the same members again" not in reasons
+
+
 @pytest.mark.parametrize("step", [3, 13], ids=["the first fit", "the second fit"])
 def test_a_replacement_runs_a_script_of_several_calls_from_the_top(cluster_of, plain, step):
     """evaluate, fit (steps 0 to 7), evaluate, fit (8 to 31): what is over gives its recorded result."""

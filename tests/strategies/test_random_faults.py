@@ -22,7 +22,7 @@ PACE = 0.05  # seconds that a step takes at least
 MANY = 1000  # replacements of one task
 
 
-@pytest.mark.timeout(SECONDS * 4 + 180)
+@pytest.mark.timeout(SECONDS * 4 + 300)
 def test_random_faults_change_nothing(cluster_of, plain):
     seed = int(os.environ.get("TFDIST_CHAOS_SEED", random.randrange(10**6)))
     print(f"TFDIST_CHAOS_SEED={seed}")
@@ -30,6 +30,7 @@ def test_random_faults_change_nothing(cluster_of, plain):
     pace = [slow(task, point="step_begin", seconds=PACE, incarnation=None) for task in range(WORKERS)]
     cluster = cluster_of(WORKERS, faults=pace, restart=MANY)
     options = {"epochs": epochs}
+    expected = plain(timeout=SECONDS / 2 + 90, **options)  # first: a fault of it is not found half an hour later
     for task in range(WORKERS):
         cluster.start_worker(task, jobs.train, options)
     cluster.wait_for_event("formation", count=WORKERS)
@@ -38,7 +39,7 @@ def test_random_faults_change_nothing(cluster_of, plain):
     print(done)
     assert len(done) >= SECONDS / (4 * BETWEEN[1]), "too few faults to prove anything"
     assert results.codes == dict.fromkeys(range(WORKERS), 0)
-    assert_same_training(results, plain(**options), uses=epochs)
+    assert_same_training(results, expected, uses=epochs)
 
 
 class Chaos:

@@ -55,3 +55,16 @@ def test_a_bad_option_is_refused_with_the_remedy(cluster_of, options, env, worke
     for worker in range(workers):
         assert text in results.last(worker).output
         assert results.codes[worker] == EXIT_CONFIG
+
+
+@pytest.mark.parametrize("kind", ["dataset", "function"])
+def test_a_distributed_dataset_is_not_for_fit(cluster_of, kind):
+    results = cluster_of(2).run(jobs.distributed, kind, timeout=60, check=False)
+    for worker in range(2):
+        assert results.codes[worker] == EXIT_CONFIG, str(results)
+        assert "Pass the tf.data.Dataset" in results.last(worker).output
+
+
+def test_an_evaluator_is_neither_refused_nor_chief(cluster_of):
+    (value,) = cluster_of(1).run(jobs.evaluator, timeout=60).values.values()
+    assert value == {"chief": False, "replicas": 1}

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.strategies import jobs
-from tests.strategies.checks import assert_same_bits, assert_same_training
+from tests.strategies.checks import assert_same_bits, assert_same_training, ends
 from tests.strategies.models import STEPS
 from tfdist.errors import EXIT_PEER_FAILED, EXIT_SCRIPT_FAILED
 from tfdist.testing.faults import raise_in
@@ -29,3 +29,11 @@ def test_all_stop_at_the_step_at_which_one_worker_wants_to(cluster_of, plain, ba
     assert {value["iterations"] for value in results.values.values()} == {batches}
     assert_same_bits(results)
     assert_same_training(results, plain(stop=[None, batches]))
+
+
+@pytest.mark.parametrize("how", ["between", "in a callback"])
+def test_a_worker_that_ends_its_own_script_early_ends_it_for_itself_only(cluster_of, how):
+    """Its metric is an array, too: what History holds need not be numbers."""
+    results = cluster_of(3).run(jobs.leave_early, how, timeout=60)
+    assert results.codes == {0: 0, 1: 0, 2: 0}
+    assert {worker: value["iterations"] for worker, value in ends(results).items()} == {0: 16, 2: 16}

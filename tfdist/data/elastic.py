@@ -63,6 +63,15 @@ def elastic_dataset(
     return ElasticDataset(Pipeline(readable, map_fn), plan, prefetch)
 
 
+def is_structure_of_specs(spec: Any) -> bool:
+    """Whether `from_generator` takes it: no lists in it."""
+    if isinstance(spec, dict):
+        return all(map(is_structure_of_specs, spec.values()))
+    if isinstance(spec, tuple):
+        return all(map(is_structure_of_specs, spec))
+    return isinstance(spec, tf.TypeSpec)
+
+
 class ElasticDataset(tf.data.Dataset):
     """See `elastic_dataset`, which makes it.
 
@@ -109,12 +118,17 @@ class ElasticDataset(tf.data.Dataset):
         """A new reader of one member's shares. Close it after use."""
         return Reader(self.plan, self._pipeline, self.prefetch_shares)
 
-    def map(self, map_func: Callable[..., Structure], *_: Any, **__: Any) -> ElasticDataset:
+    def map(self, map_func: Callable[..., Structure], *_: Any, **__: Any) -> tf.data.Dataset:
         """Applies a TensorFlow function to each batch (each worker's part of it). It must keep the number of rows.
 
         The other arguments of `tf.data.Dataset.map` are accepted and change nothing.
         """
-        return self._derived(self._pipeline.with_batch_map(map_func), self._set_options)
+        pipeline = self._pipeline.with_batch_map(map_func)
+        if not is_structure_of_specs(
+            pipeline.spec
+        ):  # tf.distribute divides batches in this way: then it has the plain form
+            return self._plain.map(map_func, *_, **__)
+        return self._derived(pipeline, self._set_options)
 
     def prefetch(self, buffer_size: Any, name: str | None = None) -> ElasticDataset:
         """The data set itself: it reads ahead anyway, see `prefetch` of `elastic_dataset`."""

@@ -21,6 +21,11 @@ class EpochCounter:
         """The epoch that the next pass will be, from 0."""
         return self._next
 
+    def start_at(self, epoch: int) -> None:
+        """The next pass is that epoch: training goes on from a checkpoint."""
+        with self._lock:
+            self._next = epoch
+
     def handed_out(self, epoch: int) -> None:
         """The last batch of `epoch` was handed out. Two iterators over one epoch count it once."""
         with self._lock:

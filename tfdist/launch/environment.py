@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import socket
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+PORTS = (10240, 32768)
 INCARNATION_VARIABLE = "TFDIST_INCARNATION_NUMBER"  # 0 for a task's first process, 1 for its first replacement
 
 
@@ -66,9 +68,19 @@ def task_environment(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on at the moment, all different."""
+    """Ports of the loopback interface that nobody listens on at the moment, all different.
+
+    Below the range from which the system takes ports for outgoing connections: a worker that binds its port seconds
+    later must not find that somebody's connection has it.
+    """
+    draw = random.SystemRandom()
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        ports: list[int] = []
+        while len(ports) < count:
+            one = stack.enter_context(socket.socket())
+            try:
+                one.bind(("127.0.0.1", draw.randrange(*PORTS)))
+            except OSError:
+                continue  # taken: draw another one
+            ports.append(one.getsockname()[1])
+        return ports

@@ -118,8 +118,10 @@ class Admission:
     def _say(self, waited: float) -> None:
         doing = ""
         current = self._state.store.roster
-        if waited >= LONG_SECONDS and current is not None:
-            others = [task for task in current.tasks if task != self._state.me.task]
+        if waited >= LONG_SECONDS:
+            ready = {member.task for member in self._state.store.ready}
+            tasks = current.tasks if current is not None else [t for t in self._state.expected if t not in ready]
+            others = [task for task in tasks if task != self._state.me.task]
             doing = "; " + "; ".join(f"{task} {self._describe(task)}" for task in others[:16])
         _log.warning("%s waits for a roster since %.0f s: %s%s", self._state.me.task, waited, self._reason, doing)
 

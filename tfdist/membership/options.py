@@ -52,6 +52,13 @@ class MembershipOptions:
             )
         if self.lease_duration is not None:
             _seconds("lease_duration", self.lease_duration, low=0.05)
+            if self.lease_duration < self.heartbeat_timeout:
+                raise ConfigError(
+                    "MembershipOptions.lease_duration",
+                    self.lease_duration,
+                    f"must be at least heartbeat_timeout ({self.heartbeat_timeout} s)",
+                    "Otherwise a roster is given up before its members count as lost.",
+                )
         _seconds("start_timeout", self.start_timeout, low=0.0)
         _seconds("join_timeout", self.join_timeout, low=0.0)
         if self.run_id is not None and not (isinstance(self.run_id, str) and _RUN_ID.fullmatch(self.run_id)):

@@ -120,6 +120,39 @@ def drain_asked(store: Store, me: Member) -> bool:
     return entry is not None and load(key, entry.value).get("incarnation") == me.incarnation
 
 
+def may_commit_checkpoint(store: Store, me: Member, generation: int, step: int) -> str:
+    """Takes the right to commit the checkpoint of a step: one compare-and-set with the generation that took it.
+
+    Returns:
+        Why this process may not (it was removed, or a later generation has committed); empty if it may.
+    """
+    for _ in range(_TRIES):
+        roster = keys.read_view(store).roster
+        if roster is None or not roster.has(me.incarnation):
+            return f"{me.task} is no member of generation {roster.generation if roster else 0} any more"
+        entry = store.get(keys.CHECKPOINT)
+        last = load(keys.CHECKPOINT, entry.value) if entry else {"generation": 0, "step": -1}
+        of = bounded_int(last.get("generation"), 0, 1 << 62, keys.CHECKPOINT, "generation")
+        if of > generation:
+            return f"generation {of} has committed step {last.get('step')} already, this is of generation {generation}"
+        value = dump({"generation": generation, "step": step, "incarnation": me.incarnation})
+        if store.compare_and_set(keys.CHECKPOINT, entry.version if entry else 0, value) is not None:
+            return ""
+    raise StoreError(f"store key {keys.CHECKPOINT!r} was changed by others in each of {_TRIES} tries")
+
+
+def finish(store: Store, me: Member) -> None:
+    """Notes that this member's script is complete; the run is over when that is so for all members of the roster.
+
+    One whose script ends early (``sys.exit`` after the first of two ``fit`` calls) does not end it for the others.
+    """
+    store.put(f"{keys.DONE}{me.task}", dump({"incarnation": me.incarnation}))
+    roster = keys.read_view(store).roster
+    done = {str(load(key, entry.value).get("incarnation")) for key, entry in store.list(keys.DONE).items()}
+    if roster is None or all(member.incarnation in done for member in roster.members):
+        end_run(store)
+
+
 def end_run(store: Store) -> None:
     """Marks the run as over, for good."""
     store.compare_and_set(keys.END, 0, dump({"ended": True}))

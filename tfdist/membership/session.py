@@ -59,7 +59,8 @@ class Session:
     ):
         self._options = options
         self._clock = clock
-        self.store: Store = ScopedStore(store, keys.run_prefix(options.run_id or DEFAULT_RUN_ID))
+        self.run_id = options.run_id or DEFAULT_RUN_ID
+        self.store: Store = ScopedStore(store, keys.run_prefix(self.run_id))
         policy = RosterPolicy(min_workers, max_workers, options.start_timeout, settle=options.heartbeat_timeout)
         self._listener = listen(options.bind_host)
         self.me = Member(task, secrets.token_hex(8), *address, self._listener.getsockname()[1], devices)
@@ -330,9 +331,13 @@ class Session:
         """Returns the highest committed step of the run, as far as the store and this process know."""
         return max(records.highest_committed(self.store), self._watch.step)
 
-    def end(self) -> None:
-        """Marks the run as over: a process that arrives later exits with 0."""
-        records.end_run(self.store)
+    def may_commit_checkpoint(self, generation: int, step: int) -> str:
+        """Why this process may not commit the checkpoint of a step; empty if it may: see records."""
+        return records.may_commit_checkpoint(self.store, self.me, generation, step)
+
+    def finish(self) -> None:
+        """This member's script is complete. When all of the roster are, a process that arrives later exits with 0."""
+        records.finish(self.store, self.me)
 
     def serve_state(self, provider: Provider | None, on_chunk: Callable[[int], None] | None = None) -> None:
         """Answers `fetch_state` of others by `provider(generation) -> (header, buffers)`; None: refuses them."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tfdist.errors import TfdistError, TransferError
+from tfdist.errors import TfdistError, TransferError, TransferRefusedError
 from tfdist.membership import frames
 from tfdist.membership.roster import Member
 
@@ -131,7 +131,7 @@ def fetch(
             first = frames.receive_frame(sock, deadline, check)
             header, size = first.get("header"), first.get("bytes")
             if not isinstance(header, dict) or not isinstance(size, int):
-                raise TransferError(f"{source.task} refused: {str(first.get('refused', 'no reason'))[:500]}")
+                raise TransferRefusedError(f"{source.task} refused: {str(first.get('refused', 'no reason'))[:500]}")
             expected = accept(header)
             if size != expected:
                 raise TransferError(f"{source.task} offers {size} bytes of state, {expected} are expected")

@@ -23,6 +23,11 @@ POINTS = (
     "settle",
     "call_begin",
     "call_end",
+    "resume",
+    "save_begin",
+    "checkpoint_write",
+    "checkpoint_commit",
+    "checkpoint_prune",
 )
 
 _handlers: list[Handler] = []

@@ -50,7 +50,7 @@ def decide(identities: Mapping[Task, Mapping[str, Any]]) -> Decision:
     return Decision(source, behind, diverged)
 
 
-def align(group: ElasticGroup, roster: Roster) -> int:
+def align(group: ElasticGroup, roster: Roster, restored: bool = False) -> int:
     """Brings this member's state in line with the others'; returns the number of bytes it has received.
 
     Raises:
@@ -64,10 +64,11 @@ def align(group: ElasticGroup, roster: Roster) -> int:
         "fresh": progress.fresh,
         "digest": _digest(group),
         "stop": group.wants_stop(),
+        "restored": restored,
     }
     identities = session.meet(roster, "formed", mine, MEET_SECONDS)
     highest = session.highest_committed()
-    if highest > 0 and all(i["fresh"] for i in identities.values()):
+    if highest > 0 and all(i["fresh"] and not i["restored"] for i in identities.values()):
         raise StateLostError(
             f"the run had committed step {highest}, but no member of generation {roster.generation} holds its state; "
             "start again with another run id, or restore a checkpoint"

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tfdist.strategies.group import ElasticGroup
 
 _WRITERS = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard, keras.callbacks.BackupAndRestore)
+_OPEN_FILES = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
 _SAVES = ("save", "save_weights", "export")
 
 
@@ -54,7 +55,7 @@ class ChiefOnly(keras.callbacks.Callback):
     def __init__(self, callback: Any, group: ElasticGroup):
         super().__init__()
         self._inner, self._group = callback, group
-        self._begun = False
+        self._begun_as = ""  # incarnation as which the files were opened
 
     def set_params(self, params: Any) -> None:
         super().set_params(params)
@@ -66,12 +67,15 @@ class ChiefOnly(keras.callbacks.Callback):
             self._inner.set_model(model)
 
     def _pass_on(self, hook: str, *args: Any) -> None:
+        me = self._group.incarnation
         if not self._group.is_chief:
             return
         if hook == "on_train_begin":
-            self._begun = True
-        elif not self._begun and hook.startswith(("on_train", "on_epoch", "on_batch")):
-            self._begun = True
+            self._begun_as = me
+        elif self._begun_as != me and hook.startswith(("on_train", "on_epoch", "on_batch")):
+            if self._begun_as and isinstance(self._inner, _OPEN_FILES):  # another chief has written meanwhile
+                self._inner.on_train_end()
+            self._begun_as = me
             self._inner.set_model(self.model)
             if hasattr(self._inner, "append"):  # CSVLogger: the file of the chief before
                 self._inner.append = True

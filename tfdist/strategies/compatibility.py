@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tfdist.errors import UnsupportedError
+
 if TYPE_CHECKING:
     from tfdist.strategies.group import ElasticGroup
 
@@ -59,9 +61,36 @@ def _data(x: Any) -> list[list[Any]]:
             ["drop_remainder", plan.drop_remainder],
         ]
     if isinstance(x, tf.data.Dataset):
-        return [["batches of the dataset", int(x.cardinality())], ["element of the dataset", str(x.element_spec)]]
+        length = [] if own_data(x) else [["batches of the dataset", int(x.cardinality())]]
+        return [*length, ["element of the dataset", str(x.element_spec)]]
     first = next((a for a in tf.nest.flatten(x) if hasattr(a, "shape")), None)
     return [["number of samples", int(first.shape[0])]] if first is not None and first.shape else []
+
+
+def check_compiled(model: Any) -> None:
+    """Raises UnsupportedError for what can't be done exactly."""
+    if getattr(model, "jit_compile", False) is True:
+        raise UnsupportedError(
+            "jit_compile=True: the reduction is inside the compiled step, and XLA on CPU has no collectives. "
+            "Remove it from compile(), or set jit_compile='auto'"
+        )
+
+
+def check_data(arguments: dict[str, Any], group: ElasticGroup) -> None:
+    """Raises UnsupportedError for data that other code has divided already."""
+    data = [arguments.get("x"), arguments.get("validation_data")]
+    if group.session is not None and any(isinstance(d, tf.distribute.DistributedDataset) for d in data):
+        raise UnsupportedError(
+            "fit and evaluate take the data set itself, and divide its batches among the members; what "
+            "experimental_distribute_dataset and distribute_datasets_from_function give is for training loops of "
+            "one's own. Pass the tf.data.Dataset (with AutoShardPolicy.OFF where each worker has its own data)"
+        )
+
+
+def own_data(dataset: tf.data.Dataset) -> bool:
+    """Whether the user says that each worker has its own data, of whatever length."""
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    return policy == tf.data.experimental.AutoShardPolicy.OFF
 
 
 def facts_of_fit(model: Any, arguments: dict[str, Any], group: ElasticGroup) -> list[list[Any]]:

@@ -75,6 +75,7 @@ class ElasticMultiWorkerMirroredStrategy(runtime.StrategyBase):
         self.group = ElasticGroup(
             None if connect is None else lambda: connect(devices), TensorFlowCollectives(extended), devices
         )
+        self.group.evaluator = config is not None and config.is_evaluator
         self.keras_calls = KerasCalls(self.group, StepInputs(devices), Ending(self.group))
         self._loops = Loops(self.group, self.keras_calls)
         extended.attach(self.group, self.keras_calls, self._loops)

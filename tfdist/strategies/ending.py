@@ -21,7 +21,7 @@ class Ending:
 
     def __init__(self, group: ElasticGroup):
         self._group = group
-        self._told = self._left = False
+        self._told = self._left = self._interrupted = False
         self._code = 0
         if group.session is not None:
             self._hook(sys, "excepthook")
@@ -46,6 +46,10 @@ class Ending:
         self._told = True
         session.report_error("".join(traceback.format_exception(error)))
 
+    def interrupted(self) -> None:
+        """The script's own `sys.exit` ends this process in the middle of a call: its decision, and for itself only."""
+        self._interrupted = True
+
     def left(self) -> None:
         """This worker has left as asked: the run goes on without it."""
         self._left = True
@@ -53,8 +57,8 @@ class Ending:
 
     def _at_exit(self) -> None:
         session = self._group.session
-        if not self._code and not self._left and self._group.progress.clock > 0:
-            session.end()
+        if not (self._code or self._left or self._interrupted) and self._group.progress.clock > 0:
+            session.finish()
         session.close("its script has ended" if not self._code else "its script has failed", say_goodbye=True)
         if self._code and threading.current_thread() is threading.main_thread():
             sys.stdout.flush()

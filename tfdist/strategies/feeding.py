@@ -18,6 +18,7 @@ class Feeding:
         self._group = group
         self._training: DistributedFeed | None = None
         self._first_batch = 0
+        self.steps_per_epoch: int | None = None  # as given to the present `fit`
 
     def distribute(self, kind: str, dataset: tf.data.Dataset) -> Any:
         """The feed of a dataset that is used for `kind` ("train", "test", "predict")."""
@@ -32,6 +33,11 @@ class Feeding:
             self._group.changing = getattr(feed.feed, "paused", self._group.changing)
         return feed
 
+    @property
+    def sharded(self) -> bool:
+        """Whether each member trains on data of its own: a pass ends when nobody has any more."""
+        return self._training is not None and self._training.sharded is not None
+
     def forget(self) -> None:
         """The `fit` is over."""
         self._training, self._first_batch = None, 0
@@ -44,9 +50,20 @@ class Feeding:
         """A joiner's first epoch begins in its middle, with the execution in which the others are."""
         progress = self._group.progress
         self._first_batch = progress.step - progress.step % steps_per_execution
-        self._training.start_at(progress.data_pass, progress.data_step)
+        steps = self._training.feed.steps
+        if steps is not None and progress.data_step >= steps:  # nothing of this epoch is left, but its validation
+            self._training.start_at(progress.data_pass + 1, 0)
+        else:
+            self._training.start_at(progress.data_pass, progress.data_step)
         if progress.sharded:
             self._training.shard(self._group)
+
+    def after_pass(self, progress: Any) -> dict[str, int]:
+        """{"data_pass", "data_step"} of the next pass where an epoch has used the present one up, else nothing."""
+        steps = self._training.feed.steps if self._training is not None else None
+        whole = self.steps_per_epoch is None
+        over = whole or (steps is not None and progress.data_step >= steps)
+        return {"data_pass": progress.data_pass + 1, "data_step": 0} if over else {}
 
     def take_first_batch(self) -> int:
         """Number of the first batch of the epoch that begins now."""

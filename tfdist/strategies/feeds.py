@@ -213,12 +213,14 @@ class DistributedFeed:
         if not isinstance(self.feed, GlobalFeed):
             return  # every other feed gives the same rows in all processes
         self.sharded = ShardedFeed(self.feed.dataset, group)
+        policy = self.feed.dataset.options().experimental_distribute.auto_shard_policy.name
         group.progress.sharded = True
         emit(
             "sharded",
-            "the dataset gives other batches in each process (an unseeded shuffle?): each worker computes its "
-            "shard, and a change of workers may repeat or leave out samples; use elastic_dataset, or give shuffle a "
-            "seed",
+            "the dataset gives other batches in each process: each worker computes what TensorFlow's auto-sharding "
+            f"({policy}) leaves of its own data, and a change of workers may repeat or leave out samples. Was it an "
+            "unseeded shuffle? Use elastic_dataset, or give shuffle a seed. Has each worker its own data? Set "
+            "AutoShardPolicy.OFF, else a part of them is not used",
             level=logging.WARNING,
         )
 

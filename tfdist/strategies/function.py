@@ -50,19 +50,19 @@ class ElasticFunction:
         self.kind, self.model, self.function, self.calls = kind, model, function, calls
         self.record = StepRecord()
         self.traced = False
-        self.last_control: list[float] = []
+        self._control: list[float] = []
 
     def __call__(self, iterator: Any) -> Any:
         if not isinstance(iterator, FeedIterator):  # train_on_batch: the global batch, the same on all members
             iterator = iter(DistributedFeed(BatchFeed(next(iter(iterator)))))
-            self.calls.enter_by_hand()
+            self.calls.entering.by_hand()
             return self.step(iterator)
         logs = None
         steps = self.model.steps_per_execution
         if self.kind == "train":
             progress = self.calls.group.progress
             progress.data_pass, progress.data_step = iterator.data_pass, iterator.step  # for one who joins here
-            control, self.last_control = self.last_control, []
+            control, progress.control = progress.control, []
             self.calls.agreements.act_on(control)
             steps -= progress.step % steps  # of an execution in whose middle this member joined
         for done in range(steps):
@@ -86,6 +86,7 @@ class ElasticFunction:
         facts = {"step": progress.committed, "epoch": progress.epoch, "phase": calls.phase}
         reach("step_begin" if self.kind == "train" else "validation_step", **facts)
         attempts = Attempts()
+        doing = f"step {progress.committed + 1}" if self.kind == "train" else f"step {progress.clock + 1} of evaluation"
         while True:
             if self.kind == "train":
                 group.wait_for_enough()
@@ -96,7 +97,7 @@ class ElasticFunction:
                 batch = iterator.read(parts)
                 handles = state.handles(self._may_change())
                 iterator.hint(parts)  # so that the next rows are read while this step waits for the others
-                with group.computing():
+                with group.computing(doing):
                     reach("in_step", **facts)
                     logs = self.run(batch, parts)
             except NotDeferrable as error:
@@ -107,7 +108,6 @@ class ElasticFunction:
                 state.put_back(handles)
                 if not isinstance(error, MemberLostError) and not group.collectives.is_loss(error):
                     raise
-                self.last_control = []
                 attempts.failed(error, group, facts)
                 calls.agreements.recover(error)
                 if progress.clock >= goal:
@@ -119,6 +119,8 @@ class ElasticFunction:
             break
         iterator.advance()
         calls.agreements.after_batch(self.kind == "train")
+        if self.kind == "test":
+            calls.agreements.leave_evaluation()
         reach("step_end", **facts)
         return progress.logs
 
@@ -136,7 +138,7 @@ class ElasticFunction:
             logs = self.function([batch])
         self._note_traced()
         if self.kind == "train" and isinstance(logs, dict):
-            self.last_control = logs.pop(CONTROL).numpy().tolist()
+            self._control = logs.pop(CONTROL).numpy().tolist()
         return logs
 
     def _make_immediate(self, error: NotDeferrable) -> None:
@@ -154,6 +156,7 @@ class ElasticFunction:
         progress = self.calls.group.progress
         progress.logs, progress.clock = logs, goal
         if self.kind == "train":
+            progress.control, progress.epoch_logs = self._control, logs
             progress.committed += 1
             progress.step += 1
             progress.data_pass, progress.data_step = iterator.data_pass, iterator.step + 1

@@ -16,7 +16,7 @@ from typing import Any
 
 from tfdist.collectives.contract import Collectives
 from tfdist.data.shares import shares
-from tfdist.errors import MemberLostError, StateLostError, TooFewWorkersError, TransferError
+from tfdist.errors import MemberLostError, StateLostError, TooFewWorkersError, TransferError, TransferRefusedError
 from tfdist.membership.roster import Roster
 from tfdist.membership.session import Session
 from tfdist.observe.events import emit
@@ -45,6 +45,7 @@ class ElasticGroup:
         self.state: State | None = None
         self.generation = 0
         self.changing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        self.evaluator = False  # never chief
         self._busy_since: float | None = None
         self._interruption = ""
         self._watchdog: Watchdog | None = None
@@ -75,6 +76,11 @@ class ElasticGroup:
         self.session = self._open()
         self.roster, self.progress.fresh, self.generation = None, True, 0
 
+    @property
+    def incarnation(self) -> str:
+        """Of this process; another one after it was removed and has joined again."""
+        return self.session.me.incarnation if self.session is not None else "alone"
+
     # --- who computes what ---
 
     @property
@@ -89,7 +95,7 @@ class ElasticGroup:
     def is_chief(self) -> bool:
         """The lowest living task; before there is a roster, what TF_CONFIG says."""
         if self.session is None:
-            return True
+            return not self.evaluator
         roster = self.roster or self.session.newest_roster
         if roster is None:
             return self.session.expected[0] == self.session.me.task
@@ -108,7 +114,7 @@ class ElasticGroup:
     # --- steps ---
 
     @contextlib.contextmanager
-    def computing(self, doing: str = "step") -> Iterator[None]:
+    def computing(self, doing: str) -> Iterator[None]:
         """While it lasts, a loss, a newer roster or a wish to stop aborts the collectives that wait in this process.
 
         Raises:
@@ -118,7 +124,7 @@ class ElasticGroup:
             yield
             return
         self._wait_while_fenced()
-        self.doing = f"{doing} {self.progress.clock + 1}"
+        self.doing = doing
         self.session.publish(doing=self.doing, clock=self.progress.clock)
         self._busy_since = time.monotonic()
         try:
@@ -170,7 +176,9 @@ class ElasticGroup:
             with self.changing():
                 self.collectives.form(Roster(ALONE, (self.session.me,), "compiling alone"))
 
-    def settle(self, why: str, *, leaving: bool = False, admit: bool = False, give_up: Any = None) -> None:
+    def settle(
+        self, why: str, *, leaving: bool = False, admit: bool = False, give_up: Any = None, restored: bool = False
+    ) -> None:
         """Until this process is a member of a newer roster whose members all hold the most advanced state.
 
         Args:
@@ -179,6 +187,7 @@ class ElasticGroup:
             admit: joiners may be taken in: all members are between two training steps. Otherwise they are as many as
                 are left, even below min_workers (see `wait_for_enough`).
             give_up: called now and then while waiting; what it returns (an exception) is raised.
+            restored: this process holds the state of a checkpoint: it may found the group anew.
 
         Raises:
             RemovedError, PeerFailedError, TooFewWorkersError, StartTimeoutError, IncompatibleError
@@ -189,7 +198,9 @@ class ElasticGroup:
         began = time.monotonic()
         while True:
             reach("settle", why=why)
-            roster = self.session.next_roster(self.generation, leaving=leaving, admit=admit, give_up=give_up)
+            roster = self.session.next_roster(
+                self.generation, leaving=leaving, admit=admit, give_up=give_up, found_anew=restored
+            )
             if leaving or not roster.has(self.session.me.incarnation):
                 return
             agreed = time.monotonic()
@@ -201,7 +212,7 @@ class ElasticGroup:
                     self.collectives.form(roster)
                 self.roster = roster
                 reach("formed", generation=roster.generation)
-                sent = align(self, roster)
+                sent = align(self, roster, restored)
                 break
             except (MemberLostError, TransferError) as error:
                 emit("formation_failed", f"generation {roster.generation} did not come about: {error}")
@@ -234,27 +245,35 @@ class ElasticGroup:
         kept = self.end_state
         if generation < 0 and kept is not None and kept[0] == -generation:
             return kept[1]
+        if generation < 0:
+            raise TransferError(f"the end state of call {-generation} is not kept")
         if self.state is None or generation != self.generation:
             raise TransferError(f"this member is at generation {self.generation}, not {generation}")
         return self.state.outgoing()
 
-    def fetch_end_state(self, call: int) -> None:
+    def fetch_end_state(self, call: int) -> bool:
         """Gives this process's model the weights that a `fit` which is over has ended with.
 
+        Returns:
+            False if the members keep those of a later `fit` only: the state of the present call comes with joining it.
+
         Raises:
-            StateLostError: no living member has them.
+            StateLostError: no member is left.
         """
-        roster = self.session.newest_roster
+        roster, refused = self.session.newest_roster, False
         for member in roster.members if roster is not None else ():
             try:
                 header, data = self.session.fetch_state(
                     member, -call, accept=self.state.expected_bytes_of_end, timeout=TRANSFER_SECONDS
                 )
             except (MemberLostError, TransferError) as error:
+                refused = refused or isinstance(error, TransferRefusedError)
                 emit("debug", f"{member} does not give the end state of call {call}: {error}")
                 continue
             self.state.install_end(header, memoryview(data))
-            return
+            return True
+        if refused:
+            return False
         self.session.raise_if_ended()
         raise StateLostError(f"call {call} of the script (fit) is over, and no living member has its end state")
 
@@ -274,7 +293,7 @@ class ElasticGroup:
         goal = self.progress.clock + 1
         while self.progress.clock < goal:
             try:
-                with self.computing(f"meeting {name!r}"):
+                with self.computing(f"meeting {name!r} {goal}"):
                     answers = self.session.meet(self.roster, f"{name}@{goal}", payload, MEET_SECONDS)
             except MemberLostError as error:
                 self.settle(str(error))

@@ -18,7 +18,7 @@ class CallHooks(keras.callbacks.Callback):
         self._calls, self._call = calls, call
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._calls.enter_fit()
+        self._calls.entering.fit()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         progress = self._calls.group.progress
@@ -34,6 +34,6 @@ class CallHooks(keras.callbacks.Callback):
     def on_test_begin(self, logs: Any = None) -> None:
         self._calls.agreements.after_batch(False)
         if self._call == "evaluate":
-            self._calls.enter_evaluate()
+            self._calls.entering.evaluate()
         else:
-            self._calls.enter_validation()
+            self._calls.entering.validation()

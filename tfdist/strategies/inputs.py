@@ -45,13 +45,13 @@ class StepInputs:
                 tf.zeros([replicas, width], tf.float64), trainable=False, name="tfdist_step_inputs"
             )
 
-    def set(self, parts: Sequence[Part], requests: Sequence[bool] = (False,) * len(REQUESTS)) -> None:
+    def set(self, parts: Sequence[Part], requests: Sequence[float] = (0.0,) * len(REQUESTS)) -> None:
         """`parts`: one per local replica. Requests travel with the first replica only, so that sums count members."""
         values = []
         for replica, part in enumerate(parts):
-            wanted = requests if replica == 0 else (False,) * len(REQUESTS)
+            wanted = requests if replica == 0 else (0.0,) * len(REQUESTS)
             rows = part.stop - part.start
-            values.append([part.fraction, float(part.start), float(rows), *(float(w) for w in wanted)])
+            values.append([part.fraction, float(part.start), float(rows), *wanted])
         if values != self._last:  # most steps are like the one before
             self._variable.assign(values)
             self._last = values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from tfdist.errors import ConfigError
 from tfdist.membership.options import MembershipOptions, resolve
 from tfdist.membership.session import Session
 from tfdist.membership.stores import open_store
+from tfdist.observe.events import emit
 from tfdist.tf_config import Task, TaskConfig, parse_tf_config, require_worker_cluster
 
 
@@ -31,8 +33,9 @@ def bounds_of(min_workers: int | None, max_workers: int | None, environ: Mapping
     """Arguments before TFDIST_MIN_WORKERS and TFDIST_MAX_WORKERS before the defaults (1 and no bound), checked."""
     low = _number(environ, "TFDIST_MIN_WORKERS", min_workers, 1)
     high = _number(environ, "TFDIST_MAX_WORKERS", max_workers, None)
-    if not isinstance(low, int) or low < 1:
-        raise ConfigError("min_workers", low, "must be at least 1")
+    for name, value in (("min_workers", low), ("max_workers", high)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ConfigError(name, value, "must be a whole number of at least 1")
     if high is not None and high < low:
         raise ConfigError("max_workers", high, f"must not be below min_workers ({low})")
     return low, high
@@ -61,7 +64,12 @@ def open_session(
     low, high = bounds_of(min_workers, max_workers, environ)
     config = _from_resolver(resolver) if resolver is not None else parse_tf_config(environ)
     if config is None:
+        if environ.get("TFDIST_STORE"):
+            sentence = "TFDIST_STORE is set, but there is no TF_CONFIG: this process trains alone"
+            emit("solo", sentence, level=logging.WARNING)
         return None, None
+    if config.is_evaluator:
+        return None, config
     require_worker_cluster(config)
     options = resolve(options or MembershipOptions(), environ)
     others = [task for task in config.workers if task != config.task]
@@ -74,7 +82,8 @@ def open_session(
                 "Set TFDIST_STORE (sqlite:////shared/by/this/machine.db), or start the workers with `tfdist run`.",
             )
         return None, None
-    store = open_store(options.store) if isinstance(options.store, str) else options.store
+    replaces = environ.get("TFDIST_INCARNATION_NUMBER", "0") != "0"  # as `tfdist run` says
+    store = open_store(options.store, must_exist=replaces) if isinstance(options.store, str) else options.store
 
     _check_port(config)
 
@@ -121,7 +130,7 @@ def resolver_of(config: TaskConfig | None) -> Any:
 
     TensorFlow wants the tasks below this one to exist; it never speaks to the addresses given for them.
     """
-    if config is None:
+    if config is None or config.is_evaluator:
         return tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec({}))
     job, index = config.task
     nobody = [f"127.0.0.1:{port}" for port in range(1, index + 1)]

@@ -1,8 +1,7 @@
 """SIGTERM: the worker finishes its step, hands over, and exits with the code for a preempted worker.
 
 Python's handlers do not run while TensorFlow computes; the wakeup descriptor is written at once. A handler that the
-user has
-set is called as before, whenever Python comes to it. A second SIGTERM ends the process at once.
+user has set is called as before, whenever Python comes to it. A second SIGTERM ends the process at once.
 """
 
 from __future__ import annotations
@@ -28,8 +27,18 @@ def leave_on_sigterm(ask_to_leave: Callable[[int], None]) -> Iterator[None]:
     ours.setblocking(True)
     wake.setblocking(False)
     user = signal.getsignal(signal.SIGTERM)
+    asked, asking = False, threading.RLock()
+
+    def ask() -> None:
+        """Once: by the handler, between two lines of Python, or by the thread, while TensorFlow computes."""
+        nonlocal asked
+        with asking:
+            first, asked = not asked, True
+        if first:
+            ask_to_leave(EXIT_PREEMPTED)
 
     def handler(number: int, frame: Any) -> None:
+        ask()
         if callable(user):
             user(number, frame)
 
@@ -38,7 +47,7 @@ def leave_on_sigterm(ask_to_leave: Callable[[int], None]) -> Iterator[None]:
         while data := ours.recv(64):
             count += data.count(signal.SIGTERM)
             if count == 1:
-                ask_to_leave(EXIT_PREEMPTED)
+                ask()
             elif count > 1:
                 os._exit(EXIT_PREEMPTED)
 

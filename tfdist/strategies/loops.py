@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tfdist import runtime
-from tfdist.errors import MemberLostError, UnsupportedError
+from tfdist.errors import MemberLostError, RunEndedError
 from tfdist.observe.points import reach
 from tfdist.strategies.feeds import rows_of, slice_rows
 from tfdist.strategies.group import first_line
@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 class _Named:
     """A `tf.Variable` with the few names that `State` uses of Keras variables."""
 
-    def __init__(self, variable: tf.Variable):
-        self.value, self.path = variable, variable.name
+    def __init__(self, variable: tf.Variable, ref: weakref.ref[Any]):
+        self._ref, self.path = ref, variable.name
         self.shape, self.dtype, self.trainable = tuple(variable.shape), variable.dtype.name, variable.trainable
+
+    @property
+    def value(self) -> Any:
+        return self._ref()
 
     def assign(self, value: Any) -> None:
         self.value.assign(value)
@@ -38,15 +42,16 @@ class LoopState(State):
 
     def __init__(self, progress: Progress):
         super().__init__(progress)
-        self._created: list[weakref.ref[Any]] = []
+        self._created: list[tuple[weakref.ref[Any], _Named]] = []
 
     def created(self, variable: Any) -> None:
-        self._created.append(weakref.ref(variable))
+        ref = weakref.ref(variable)
+        self._created.append((ref, _Named(variable, ref)))
         self.forget_layout()
 
     def variables(self) -> list[Any]:
-        living = [v for v in (ref() for ref in self._created) if v is not None]
-        return [_Named(v) for v in living]
+        """The same objects each time: a state is kept by their identity."""
+        return [named for ref, named in self._created if ref() is not None]
 
 
 class Loops:
@@ -72,9 +77,9 @@ class Loops:
                 group.progress.fresh = False
                 return
             if group.session.newest_generation:
-                raise UnsupportedError(
-                    "a training loop of one's own can't be joined while it runs, only `fit` can. "
-                    "Start all workers together, or restart the run"
+                raise RunEndedError(
+                    "a training loop of one's own can't be joined while it runs, only `fit` can: the others go on "
+                    "without this worker, which has nothing to do"
                 )
             group.state = self.state
             group.session.ready()
@@ -94,7 +99,7 @@ class Loops:
                 parts = group.parts(rows)
                 handles = self.state.handles(self.state.variables())
                 try:
-                    with group.computing():
+                    with group.computing(f"step {progress.committed + 1}"):
                         calls.inputs.set(parts)
                         self._stepping = True
                         result = fn(*(_rows(value, parts) for value in batch))

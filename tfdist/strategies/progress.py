@@ -17,6 +17,8 @@ class Progress:
         call: number of the current `fit` or `evaluate` of the script, from 1.
         epoch, step: the training step that comes next in the current `fit`.
         data_pass, data_step: the same as position in the dataset (they differ with `steps_per_epoch`).
+        control: requests that the last training step brought to everybody's knowledge, summed over the members.
+        epoch_logs: logs of the last training step, which are those of its epoch if it was its last one.
         logs: what the last event gave: logs of a step, or answers of a meeting.
         sharded: each member computes what its shard of the dataset gives (see `strategies.sharded`).
         fresh: this process has not received the run's state yet; it is never a source.
@@ -29,19 +31,22 @@ class Progress:
     step: int = 0
     data_pass: int = 0
     data_step: int = 0
+    control: list[float] = field(default_factory=list)
+    epoch_logs: Any = field(default=None)
     logs: Any = field(default=None)
     sharded: bool = False
     fresh: bool = True
 
     def facts(self) -> dict[str, Any]:
         """As JSON values; logs as floats."""
-        return {**self.__dict__, "logs": plain(self.logs)}
+        return {**self.__dict__, "logs": plain(self.logs), "epoch_logs": plain(self.epoch_logs)}
 
     def adopt(self, facts: dict[str, Any]) -> None:
         for name in ("clock", "committed", "call", "epoch", "step", "data_pass", "data_step"):
             setattr(self, name, int(facts[name]))
         self.sharded = bool(facts["sharded"])
-        self.logs = facts["logs"]
+        self.control = [float(value) for value in facts["control"]]
+        self.logs, self.epoch_logs = facts["logs"], facts["epoch_logs"]
         self.fresh = False
 
 

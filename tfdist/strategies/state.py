@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist.errors import IncompatibleError
 from tfdist.strategies.callback_state import callback_arrays, callback_facts, install_callbacks
-from tfdist.strategies.progress import Progress
+from tfdist.strategies.progress import Progress, plain
 
 SAMPLED_ABOVE = 64 << 20  # bytes; above, the digest looks at each variable's beginning and end only
 
@@ -78,6 +78,10 @@ class State:
         """Keeps the small variables as they are at this event: callbacks may change them before the next one."""
         self._at_commit = {id(v): tensor_of(v) for v in self.small_variables()}
 
+    def at_commit(self) -> dict[int, tf.Tensor]:
+        """{id(variable): value} of the small variables at the last event, before callbacks or validation."""
+        return dict(self._at_commit)
+
     # --- a failed step ---
 
     def handles(self, variables: Iterable[Any]) -> list[tuple[Any, tf.Tensor]]:
@@ -121,7 +125,7 @@ class State:
             "small": [[list(a.shape), a.dtype.name] for a in small],
             "callbacks": callback_facts(self.callbacks),
             "arrays": [[list(a.shape), a.dtype.name] for a in extra],
-            "history": _history(self.history),
+            "history": history_facts(self.history),
         }
         return header, [_bytes(a) for a in [*arrays, *small, *extra]]
 
@@ -173,6 +177,27 @@ class State:
         if joins:
             self._pending = ({id(v): now[id(v)] for v in smalls}, header, list(incoming))
 
+    def restore(self, values: list[np.ndarray], facts: dict[str, Any], extra: list[np.ndarray]) -> None:
+        """Assigns a state that was read from a checkpoint: `values` in the order of `variables()`.
+
+        In the middle of an epoch what Keras and callbacks reset at its beginning follows in `install_pending`.
+        """
+        variables = self.variables()
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        self.progress.adopt(facts["progress"])
+        self.commit()
+        self._install_facts(facts, extra)
+        if self.progress.step:
+            by_id = {id(v): value for v, value in zip(variables, values, strict=True)}
+            self._pending = ({id(v): by_id[id(v)] for v in self.small_variables()}, facts, extra)
+
+    def _install_facts(self, facts: dict[str, Any], extra: list[np.ndarray]) -> None:
+        install_callbacks(self.callbacks, facts["callbacks"], extra)
+        if self.history is not None and facts["history"] is not None:
+            self.history.epoch = list(facts["history"]["epoch"])
+            self.history.history = {k: list(v) for k, v in facts["history"]["history"].items()}
+
     def install_pending(self) -> None:
         """At the first step of a joiner: what Keras and callbacks have reset on the way there is put in again."""
         if self._pending is None:
@@ -180,10 +205,7 @@ class State:
         (small, header, extra), self._pending = self._pending, None
         for variable in self.small_variables():
             variable.assign(small[id(variable)])
-        install_callbacks(self.callbacks, header["callbacks"], extra)
-        if self.history is not None and header["history"] is not None:
-            self.history.epoch = list(header["history"]["epoch"])
-            self.history.history = {k: list(v) for k, v in header["history"]["history"].items()}
+        self._install_facts(header, extra)
         self.commit()
 
 
@@ -201,11 +223,15 @@ class ModelState(State):
         return self.model.metrics_variables
 
     def lasting(self) -> list[Any]:
-        optimizer = self.model.optimizer
+        self.build_optimizer()
+        return super().lasting()
+
+    def build_optimizer(self) -> None:
+        """Its variables, which otherwise the first step creates."""
+        optimizer = getattr(self.model, "optimizer", None)
         if self.model.built and optimizer is not None and not optimizer.built:
             with self.model.distribute_strategy.scope():
                 optimizer.build(self.model.trainable_variables)
-        return super().lasting()
 
 
 def _bytes(array: np.ndarray) -> memoryview:
@@ -222,11 +248,10 @@ def _unpack(specs: list[list[Any]], data: memoryview) -> Iterator[np.ndarray]:
         offset += size
 
 
-def _history(history: Any) -> dict[str, Any] | None:
+def history_facts(history: Any) -> dict[str, Any] | None:
     if history is None:
         return None
-    values = {k: [float(x) for x in v] for k, v in history.history.items()}
-    return {"epoch": [int(e) for e in getattr(history, "epoch", [])], "history": values}
+    return {"epoch": [int(e) for e in getattr(history, "epoch", [])], "history": plain(history.history)}
 
 
 def _dtype(name: str) -> np.dtype:

@@ -14,6 +14,7 @@ def test_a_killed_worker_changes_nothing(tmp_path):
 from __future__ import annotations
 
 import atexit
+import contextlib
 import inspect
 import json
 import os
@@ -29,6 +30,7 @@ from typing import Any
 from tfdist import errors
 from tfdist.launch.environment import shared_environment
 from tfdist.launch.fork_server import ForkServer
+from tfdist.membership.stores import open_store
 from tfdist.observe.events import read_events
 from tfdist.testing.faults import FAULTS_VARIABLE, FIRED_VARIABLE, Fault, to_json
 from tfdist.testing.processes import Work, WorkerProcess, WorkerProcesses
@@ -99,6 +101,8 @@ class LocalCluster:
             shared |= {FAULTS_VARIABLE: to_json(self._faults), FIRED_VARIABLE: str(fired)}
         shared |= env or {}
         self.store, self.run_id = shared["TFDIST_STORE"], shared["TFDIST_RUN_ID"]
+        with contextlib.suppress(errors.TfdistError):
+            open_store(self.store)  # a replacement does not make it anew, but may come before the first process has
         self._events = Path(shared["TFDIST_EVENTS"])
         self._processes = WorkerProcesses(
             server or shared_fork_server(), self.directory, shared, workers, self._faults, fired, restart
@@ -178,6 +182,10 @@ class LocalCluster:
         self._processes.wait_until(lambda: true() or bool(self._processes.unexpected()), what, timeout)
         if not true():
             raise ClusterError(f"waited at most {timeout:g} s until {what}\n\n{self.results()}")
+
+    def running(self) -> bool:
+        """Whether a process has not ended, or is about to be replaced."""
+        return bool(self._processes.running())
 
     def wait_for_event(self, kind: str, timeout: float = 60.0, count: int = 1, **numbers: Any) -> list[dict[str, Any]]:
         """Waits until workers have told `count` events of a kind, with these numbers; returns them.

@@ -31,18 +31,25 @@ class SqliteStore:
     Args:
         path: the file; made if absent, its folder must exist and be writable.
         busy_timeout: seconds to wait for another writer before StoreUnavailableError.
+        must_exist: this process comes to a run that has a store: an empty new one would be another run.
 
     Raises:
+        StoreUnavailableError: with `must_exist`, the file is gone.
         ConfigError: the path is on a network file system, or cannot be written.
     """
 
-    def __init__(self, path: str, *, busy_timeout: float = 2.0):
+    def __init__(self, path: str, *, busy_timeout: float = 2.0, must_exist: bool = False):
         self.path = mounts.resolved(path)
         self._busy_timeout = busy_timeout
         self._connections: dict[tuple[int, int], sqlite3.Connection] = {}
         self._lock = threading.Lock()
         self._identity: str | None = None  # of the file that this store has opened first
         self._check_path()
+        if must_exist and not os.path.exists(self.path):
+            raise StoreUnavailableError(
+                f"store sqlite:///{self.path} is gone, and with it the run that this process was started for. Start "
+                "the run anew, with a checkpoint if there is one"
+            )
         self._run(lambda connection: None)
 
     def get(self, key: str) -> Entry | None:
@@ -114,7 +121,8 @@ class SqliteStore:
             return work(self._connection())
         except sqlite3.Error as error:
             self._forget()
-            raise StoreUnavailableError(f"store sqlite:///{self.path} is not available: {error}") from error
+            remedy = ". Give another path, or remove that file" if "not a database" in str(error) else ""
+            raise StoreUnavailableError(f"store sqlite:///{self.path} is not available: {error}{remedy}") from error
 
     def _connection(self) -> sqlite3.Connection:
         name = (os.getpid(), threading.get_ident())
