@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import checkpoint
 import join
 import loss
 import machine
@@ -18,7 +19,13 @@ from figures import table
 
 from tfdist.testing import shared_fork_server
 
-BENCHMARKS = {"loss": loss.run, "join": join.run, "steady": steady.run, "memory": memory.run}
+BENCHMARKS = {
+    "loss": loss.run,
+    "join": join.run,
+    "steady": steady.run,
+    "memory": memory.run,
+    "checkpoint": checkpoint.run,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

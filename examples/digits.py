@@ -2,6 +2,8 @@
 
     tfdist run --workers 3 examples/digits.py      three workers; kill any of them with kill -9 and look
     python examples/digits.py                      the same script in one process
+    tfdist run examples/digits.py --checkpoints /tmp/ckpt
+                                                   end it with Ctrl-C or kill, start it again with other workers
     python examples/digits.py --plain              plain Keras, nothing of tfdist but the order of the samples
 
 The lines with tfdist in them are all that a script needs. The witness (witness.py) is there to prove a point: it counts
@@ -57,13 +59,16 @@ def dataset(training: bool) -> tfdist.data.ElasticDataset:
     return tfdist.data.elastic_dataset((inputs, targets), GLOBAL_BATCH, shuffle=training, seed=7)
 
 
-def train(epochs: int = 20, precision: str = "float32", plain: bool = False, **membership: float) -> dict[str, Any]:
+def train(
+    epochs: int = 20, precision: str = "float32", plain: bool = False, checkpoints: str = "", **membership: float
+) -> dict[str, Any]:
     """Trains, evaluates on the held-out part, and returns what the demo compares.
 
     Args:
         epochs: passes over the 1,437 training samples.
         precision: "float32" or "float64".
         plain: without a tfdist strategy.
+        checkpoints: a directory; then a job that was preempted goes on from there when it is started again.
         membership: options of `tfdist.MembershipOptions`.
     """
     keras.config.set_floatx(precision)
@@ -74,6 +79,8 @@ def train(epochs: int = 20, precision: str = "float32", plain: bool = False, **m
         options = tfdist.MembershipOptions(**membership)
         scope = tfdist.ElasticMultiWorkerMirroredStrategy(membership=options).scope()
         callbacks.append(tfdist.callbacks.ElasticTraining())
+    if checkpoints:
+        callbacks += [tfdist.callbacks.AsyncCheckpoint(checkpoints), tfdist.callbacks.PreemptionHandler()]
     with scope:
         model = with_witness(network(), samples=len(load(training=True)[0]))
         model.compile(
@@ -96,8 +103,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20, help="(default: %(default)s)")
     parser.add_argument("--precision", choices=("float32", "float64"), default="float32")
     parser.add_argument("--plain", action="store_true", help="plain Keras in one process")
+    parser.add_argument("--checkpoints", default="", metavar="DIR", help="save here, and go on from what is there")
     arguments = parser.parse_args()
-    result = train(arguments.epochs, arguments.precision, arguments.plain)
+    result = train(arguments.epochs, arguments.precision, arguments.plain, arguments.checkpoints)
     uses = result["uses"]
     print(f"held-out accuracy {result['accuracy']:.4f}; each sample was used {uses.min():g} to {uses.max():g} times")
 
