@@ -415,3 +415,58 @@ def log_to_tensorboard(folder: str) -> dict[str, Any]:
     callbacks = [board, tfdist.callbacks.ElasticTraining()]
     model.fit(x, y, batch_size=models.BATCH, epochs=4, verbose=0, callbacks=callbacks)
     return {"chief": strategy.is_chief}
+
+
+def evaluate_in_one_callback() -> None:
+    """On worker 1 only."""
+    import keras
+    import tfdist.callbacks
+
+    strategy = open_strategy(DEFAULTS)
+    with strategy.scope():
+        model, x, y, arguments = models.make("adam")
+        model.compile(**arguments)
+
+    class Curious(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 3 and own_index() == 1:
+                self.model.evaluate(x, y, batch_size=16, verbose=0)
+
+    callbacks = [Curious(), tfdist.callbacks.ElasticTraining()]
+    model.fit(x, y, batch_size=12, epochs=1, verbose=0, callbacks=callbacks)
+
+
+def loop_over_distributed(kind: str) -> dict[str, Any]:
+    """A loop over what TensorFlow's own two ways of distributing give; the rows of all workers and their sum."""
+    import tensorflow as tf
+
+    if kind == "without TF_CONFIG":
+        del os.environ["TF_CONFIG"], os.environ["TFDIST_STORE"]
+    strategy = open_strategy(DEFAULTS)
+    data = tf.data.Dataset.range(1, 13).map(lambda n: tf.cast(n, tf.float64)).batch(4)
+    if kind != "function":
+        distributed = strategy.experimental_distribute_dataset(data)
+    else:
+
+        def make(context: Any) -> tf.data.Dataset:
+            own = tf.data.Dataset.range(1, 13).shard(context.num_input_pipelines, context.input_pipeline_id)
+            return own.map(lambda n: tf.cast(n, tf.float64)).batch(2)
+
+        distributed = strategy.distribute_datasets_from_function(make)
+    with strategy.scope():
+        total = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        def replica(rows: Any) -> Any:
+            return tf.reduce_sum(rows), tf.reduce_sum(rows * rows)
+
+        sums, squares = strategy.run(replica, args=(next(iterator),))
+        return strategy.reduce("SUM", sums, axis=None), strategy.reduce("SUM", squares, axis=None)
+
+    iterator = iter(distributed)
+    found = np.zeros(2)
+    for _ in range(3):
+        found += np.array([float(value) for value in step(iterator)])
+    total.assign(found[0])
+    return {"found": found, "total": float(total.numpy())}

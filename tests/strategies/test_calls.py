@@ -72,3 +72,10 @@ def test_a_worker_that_comes_back_to_a_loop_of_ones_own_has_nothing_to_do(cluste
     assert results.codes == {0: 0, 1: 0}
     assert list(ends(results)) == [0]
     assert "can't be joined while it runs" in results.last(1).output
+
+
+def test_evaluate_in_a_callback_of_one_worker_names_the_worker_and_the_callback(cluster_of):
+    results = cluster_of(2).run(jobs.evaluate_in_one_callback, timeout=60, check=False)
+    text = str(results)
+    assert EXIT_PEER_FAILED in results.codes.values()
+    assert "evaluate in Curious" in text and "worker/1" in text and "must be made on all workers" in text

@@ -41,3 +41,21 @@ def test_it_ends_as_in_one_process(cluster_of, plain, name):
         assert value["gathered"] == 2 * len(left)
         for path, weight in plain["weights"].items():
             np.testing.assert_allclose(value["weights"][path], weight, rtol=1e-9, atol=1e-12, err_msg=path)
+
+
+# 1 + ... + 12, and their squares. With two workers three steps use all; a function gives each worker its own 2 rows.
+@pytest.mark.parametrize(
+    ("kind", "workers", "expected"),
+    [
+        ("without TF_CONFIG", 1, [78.0, 650.0]),
+        ("dataset", 1, [78.0, 650.0]),
+        ("dataset", 2, [78.0, 650.0]),
+        ("function", 2, [78.0, 650.0]),
+    ],
+)
+def test_a_loop_over_distributed_data_sees_each_row_once(cluster_of, kind, workers, expected):
+    results = cluster_of(workers).run(jobs.loop_over_distributed, kind, timeout=60)
+    assert sorted(results.values) == list(range(workers))
+    for value in results.values.values():
+        np.testing.assert_allclose(value["found"], expected)
+        assert value["total"] == expected[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -172,8 +173,9 @@ class KerasCalls:
     def _evaluate_inside(self, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """In a callback: a part of the call that goes on, as validation is; all members come to it."""
         check_data(arguments, self.group)
-        self._add_hooks(arguments, CallHooks(self, "inside"))
-        with self.doing("test", "evaluate in a callback"):
+        where = f"evaluate in {callback_on_the_way()}"
+        self._add_hooks(arguments, CallHooks(self, where))
+        with self.doing("test", where):
             return original(**arguments)
 
     def _once(self, body: Callable[[], dict[str, Any]]) -> tuple[dict[str, Any], bool]:
@@ -321,6 +323,16 @@ class KerasCalls:
 
     def set_stop(self, model: Any, value: bool) -> None:
         self.agreements.set_stop(value)
+
+
+def callback_on_the_way() -> str:
+    """The innermost callback of the user's through which the present code was reached, by its class."""
+    frame = sys._getframe()
+    while (frame := frame.f_back) is not None:
+        one = frame.f_locals.get("self")
+        if isinstance(one, keras.callbacks.Callback) and not isinstance(one, (keras.callbacks.CallbackList, CallHooks)):
+            return type(one).__name__
+    return "a callback"
 
 
 def _arguments(original: Callable[..., Any], args: tuple, kwargs: dict) -> dict[str, Any]:

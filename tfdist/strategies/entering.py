@@ -58,9 +58,9 @@ class Entering:
         self._calls.group.progress.fresh = False
         self._meet_for_call("evaluate")
 
-    def validation(self) -> None:
+    def validation(self, name: str) -> None:
         """Before Keras resets the metrics: nobody does so while another member still needs the totals."""
-        self._calls.group.meeting("validation", {})
+        self._calls.group.meeting(name, {})
 
     def by_hand(self) -> None:
         """`train_on_batch` and the like: the founders meet at the first of them."""

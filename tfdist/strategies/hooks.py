@@ -36,4 +36,4 @@ class CallHooks(keras.callbacks.Callback):
         if self._call == "evaluate":
             self._calls.entering.evaluate()
         else:
-            self._calls.entering.validation()
+            self._calls.entering.validation("validation" if self._call == "fit" else self._call)
