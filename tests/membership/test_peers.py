@@ -91,6 +91,12 @@ def test_a_peer_is_judged(contact, needed_since, state, reason, silent):
     assert verdict.state in (detection.LIVING, detection.WAITING, detection.LOST)
 
 
+def test_a_host_name_that_does_not_resolve_yet_gets_more_time():
+    contact = Contact(0.0, trouble="host 'x' does not resolve", unresolved=True)
+    assert judge(100.0, contact, 5.0, 50.0, resolve_timeout=60.0).state == detection.WAITING
+    assert judge(111.0, contact, 5.0, 50.0, resolve_timeout=60.0).state == detection.LOST
+
+
 def test_a_member_that_returns_to_its_port_as_another_process_is_lost(cluster):
     (a, b), _ = cluster.form(2)
     b._network._me = b.me.__class__(b.me.task, "f" * 16, b.me.host, b.me.port, b.me.peer_port)

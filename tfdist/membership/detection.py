@@ -17,6 +17,7 @@ class Contact:
         heard_at: when anything was last heard of the peer; None: never.
         closed: why the link is closed for good, or None.
         trouble: why it is not open at present, for the log.
+        unresolved: the trouble is that its host name does not resolve (yet).
     """
 
     since: float
@@ -24,6 +25,7 @@ class Contact:
     heard_at: float | None = None
     closed: str | None = None
     trouble: str = ""
+    unresolved: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ class Verdict:
     silent: bool = False
 
 
-def judge(now: float, contact: Contact, timeout: float, needed_since: float | None = None) -> Verdict:
+def judge(
+    now: float, contact: Contact, timeout: float, needed_since: float | None = None, resolve_timeout: float = 0.0
+) -> Verdict:
     """Returns the verdict for a peer.
 
     Silence counts from the last thing heard. A peer that was never heard gets twice the time from the first contact,
@@ -50,6 +54,8 @@ def judge(now: float, contact: Contact, timeout: float, needed_since: float | No
         contact: what is known.
         timeout: heartbeat_timeout in seconds.
         needed_since: since when it is in the roster: then it must be reached within twice the timeout; else None.
+        resolve_timeout: seconds for which a host name that does not resolve is waited for instead, if that is longer:
+            names of new pods appear late.
     """
     if contact.closed is not None:
         return Verdict(LOST, contact.closed)
@@ -64,6 +70,7 @@ def judge(now: float, contact: Contact, timeout: float, needed_since: float | No
         if silence > 2 * timeout:
             return Verdict(LOST, f"no heartbeat for {silence:.1f} s since the first contact", silent=True)
         return Verdict(LIVING, "connected")
-    if needed_since is not None and now - needed_since > 2 * timeout:
+    limit = max(2 * timeout, resolve_timeout) if contact.unresolved else 2 * timeout
+    if needed_since is not None and now - needed_since > limit:
         return Verdict(LOST, f"not reached for {now - needed_since:.1f} s {contact.trouble}".strip(), silent=True)
     return Verdict(WAITING, contact.trouble or f"not reached for {now - contact.since:.1f} s")

@@ -6,6 +6,7 @@ link that the peer opened.
 
 import errno
 import ipaddress
+import logging
 import selectors
 import socket
 import threading
@@ -15,6 +16,10 @@ from typing import Any
 from tfdist.membership.detection import Contact
 from tfdist.membership.frames import FrameError, FrameReader
 from tfdist.membership.roster import Member
+
+_log = logging.getLogger(__name__)
+
+SAY_SECONDS = 5.0
 
 MOST_UNSENT_BYTES = 16 << 20
 MOST_REDIALS = 3
@@ -75,6 +80,7 @@ class Link:
         self._unsent = bytearray()
         self._addresses: list[tuple[int, tuple[str, int]]] = []
         self._dials = 0
+        self._said_at = float("-inf")
         self._redials = 0
         self._phase_since = now
         self._retry_at = now
@@ -157,7 +163,11 @@ class Link:
             try:
                 self._addresses = resolve(host, port)
             except OSError as error:
-                self._update(trouble=f"host {host!r} does not resolve ({error.strerror or error})")
+                trouble = f"host {host!r} does not resolve ({error.strerror or error})"
+                self._update(trouble=trouble, unresolved=True)
+                if now - self._said_at >= SAY_SECONDS:
+                    self._said_at = now
+                    _log.warning("%s: %s; it is waited for, at most until join_timeout", self.member.task, trouble)
                 self._pause = min(self._pause * 2, 5.0)
             self._retry_at = now + (0.0 if self._addresses else self._pause)
             with self._lock:

@@ -69,6 +69,7 @@ class PeerNetwork:
         timeout: seconds without a heartbeat after which a peer is lost.
         clock: monotonic seconds.
         events: told what happens.
+        resolve_timeout: seconds for which a host name that does not resolve is waited for; see judge.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class PeerNetwork:
         timeout: float,
         clock: Callable[[], float],
         events: NetworkEvents,
+        resolve_timeout: float = 0.0,
     ):
         self._me = me
+        self._resolve_timeout = resolve_timeout
         self._listener = listener
         self._token = token
         self._interval = interval
@@ -205,7 +208,7 @@ class PeerNetwork:
 
     def _judge(self, now: float) -> None:
         for incarnation, link in list(self._links.items()):
-            verdict = judge(now, link.contact, self._timeout, link.sticky_since)
+            verdict = judge(now, link.contact, self._timeout, link.sticky_since, self._resolve_timeout)
             if verdict.silent and now < self._judge_after:
                 continue
             previous = self._verdicts.get(incarnation, _UNKNOWN)

@@ -91,7 +91,9 @@ class Session:
             raise RunEndedError("the run is over; there is nothing left to do")
         self.token = records.run_token(self.store)
         timing = (self._options.heartbeat_interval, self._options.heartbeat_timeout)
-        self._network = PeerNetwork(self.me, self._listener, self.token, *timing, self._clock, self._dispatch)
+        self._network = PeerNetwork(
+            self.me, self._listener, self.token, *timing, self._clock, self._dispatch, self._options.join_timeout
+        )
         self._meetings = Meetings(self._state, self._network, self._clock, self._describe)
         self._dispatch.meetings = self._meetings
         self._network.start()  # before the claim: from then on others may ask whether this process lives
