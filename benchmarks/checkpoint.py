@@ -158,13 +158,12 @@ class Tfdist:
         self._saver.prepare(divide(take(self.state).specs, 1)[0])
 
     def save(self) -> None:
-        from tfdist.checkpoint.layout import step_name
         from tfdist.checkpoint.saver import Job
         from tfdist.checkpoint.snapshot import take
 
         self.state.progress.committed += 1
         snapshot = take(self.state)
-        self._job = Job(snapshot, self._team, step_name(snapshot.step), snapshot.facts)
+        self._job = Job(snapshot, self._team)
         self._saver.submit(self._job)
 
     def wait(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tfdist.checkpoint import pieces
-from tfdist.checkpoint.layout import Slice, divide, part_name
+from tfdist.checkpoint.layout import Slice, divide, part_name, step_name
 from tfdist.checkpoint.manifest import Manifest, Piece, assemble
 from tfdist.checkpoint.parts import write_part
 from tfdist.checkpoint.snapshot import Snapshot, WarmBuffer, lay_down, touch
@@ -40,13 +40,12 @@ class Team(Protocol):
 
 @dataclass
 class Stats:
-    """What has become of the saves so far; seconds of the writing thread, and of the training thread (`blocked`)."""
+    """What has become of the saves so far; `blocked`: seconds for which each held the training thread up."""
 
     saved: int = 0
     failed: int = 0
     skipped: int = 0
     replaced: int = 0
-    seconds: list[float] = field(default_factory=list)
     blocked: list[float] = field(default_factory=list)
     last_error: str = ""
     step: int = -1  # that was saved last
@@ -57,16 +56,18 @@ class Job:
     """One save.
 
     Attributes:
-        name: of the checkpoint's directory.
         metric: the monitored value, or None.
     """
 
     snapshot: Snapshot
     team: Team
-    name: str
-    facts: dict[str, Any]
     metric: float | None = None
     done: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def name(self) -> str:
+        """Of the checkpoint's directory."""
+        return step_name(self.snapshot.step)
 
 
 class Saver:
@@ -164,7 +165,6 @@ class Saver:
         seconds = time.monotonic() - began
         self.stats.saved += 1
         self.stats.step = job.snapshot.step
-        self.stats.seconds.append(seconds)
         emit(
             "saved",
             f"checkpoint of step {job.snapshot.step}: {nbytes / 1e6:.1f} MB in {seconds:.2f} s ({job.name})",
@@ -213,7 +213,7 @@ class Saver:
             generation=job.team.generation,
             parts=job.team.parts,
             leaves=assemble(job.snapshot.specs, written),
-            facts=job.facts,
+            facts=job.snapshot.facts,
             metric=job.metric,
             versions=self._versions,
             saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -25,7 +25,6 @@ from tfdist.strategies.state import ModelState
 
 END_SECONDS = 3600.0  # for the last save of a `fit`
 
-
 _now: Saving | None = None
 
 
@@ -129,8 +128,7 @@ class Saving:
             snapshot.facts |= {"ended": self._call, "protected": True}
         snapshot.facts["results"] = dict(self._run.results)
         snapshot.facts |= {**self._of_model, "measured": self._cost.facts()}
-        team = self._host.team()
-        job = Job(snapshot, team, step_name(snapshot.step), snapshot.facts, self._metric)
+        job = Job(snapshot, self._host.team(), self._metric)
         self.saver.submit(job)
         self.schedule.saved(began, snapshot.step)
         blocked = time.monotonic() - began

@@ -124,9 +124,8 @@ class ElasticDataset(tf.data.Dataset):
         The other arguments of `tf.data.Dataset.map` are accepted and change nothing.
         """
         pipeline = self._pipeline.with_batch_map(map_func)
-        if not is_structure_of_specs(
-            pipeline.spec
-        ):  # tf.distribute divides batches in this way: then it has the plain form
+        # tf.distribute divides batches by such a function: then it has the plain form.
+        if not is_structure_of_specs(pipeline.spec):
             return self._plain.map(map_func, *_, **__)
         return self._derived(pipeline, self._set_options)
 

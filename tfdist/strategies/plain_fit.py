@@ -119,11 +119,10 @@ class PlainFit:
             self._install_end_state()
             return
         if found is not None and int(found.facts["progress"]["call"]) == self._number:
-            manifest = found
             state.forget_layout()
             self._create_variables()
-            resuming.check(state, manifest)
-            resuming.install(state, manifest, self._run.take_arrays())
+            resuming.check(state, found)
+            resuming.install(state, found, self._run.take_arrays())
             self._run.found = None  # the calls after this one begin as they are
             self._model._initial_epoch = self._progress.epoch
             self._resumes_at = (self._progress.data_pass, self._progress.data_step)
